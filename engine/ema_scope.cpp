@@ -8,8 +8,22 @@
 #include <exception>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace tessera {
+
+namespace {
+
+/// The pages that gather scopes hold, one entry for each time.
+std::vector<sharding::Page*> held_pages(const sharding::Pager& pager) {
+  std::vector<sharding::Page*> held;
+  for (const auto& page : pager.pages()) {
+    held.insert(held.end(), static_cast<size_t>(page->pins.all), page.get());
+  }
+  return held;
+}
+
+} // namespace
 
 EmaScope::EmaScope(
     sharding::Pager& pager,
@@ -20,18 +34,25 @@ EmaScope::EmaScope(
 }
 
 /// Does not throw, because it runs at the end of a scope: if the weights cannot
-/// come back, the job ends.
+/// come back, the job ends. Gather scopes that were opened meanwhile and have
+/// not ended, none of them writable, have the weights then.
 EmaScope::~EmaScope() {
   if (pager_ == nullptr || engine_.expired()) {
     return;
   }
+  const std::vector<sharding::Page*> held = held_pages(*pager_);
+  pager_->scopes().unpin(held, /*writable=*/false);
   try {
     optimizer_->exchange_averages(*pager_);
+    pager_->scopes().pin(held, /*writable=*/false);
   } catch (const std::exception& error) {
     const std::string message =
-        std::string("the weights are lost after Engine::ema(): ") +
+        std::string("the weights are lost after a scope of ema(): ") +
         error.what();
     log_error("{}", message);
+    for (sharding::Page* const page : held) {
+      ++page->pins.all; // which the scopes will end
+    }
     for (const auto& page : pager_->pages()) {
       page->lose_values(message);
     }

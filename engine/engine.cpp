@@ -28,6 +28,7 @@
 #include "tessera/sharding/pages/page.h"
 #include "tessera/sharding/pages/value_hashes.h"
 #include "tessera/sharding/paging/gradient_norm.h"
+#include "tessera/sharding/paging/held_pages.h"
 #include "tessera/sharding/paging/pager.h"
 #include "tessera/sharding/paging/tied_copies.h"
 #include "tessera/sharding/weights/weight_files.h"
@@ -131,6 +132,14 @@ void begin_backward(
   if (scaler.is_active()) {
     note_set_gradients(pager);
   }
+}
+
+void check_norm_type(const char* function, double p) {
+  TESSERA_CHECK(
+      p > 0,
+      "Engine::{}: the type of the norm, p, is {}; it must be above 0, and infinity gives the largest magnitude.",
+      function,
+      p);
 }
 
 /// The factor by which clip_grad_norm() multiplies gradients: at most 1.
@@ -290,6 +299,7 @@ DeferredScalar Engine::clip_grad_norm(double max_norm, double p) {
       max_norm > 0,
       "Engine::clip_grad_norm: max_norm is {}; it must be above 0.",
       max_norm);
+  check_norm_type("clip_grad_norm", p);
   optimizer_->note_clipping("clip_grad_norm", max_norm);
   const DeferredScalar norm = grad_norm(p);
   const bool skips = scaler_.is_active() || (guard_ && guard_->looks_at(norm));
@@ -303,7 +313,7 @@ DeferredScalar Engine::grad_norm(double p) {
   check_keeps_gradients("grad_norm");
   const runtime::TraceSpan span(
       runtime::TraceLane::kOptimizer, "norm of the gradients", device());
-  TESSERA_CHECK(p > 0, "Engine::grad_norm: p is {}; it must be above 0.", p);
+  check_norm_type("grad_norm", p);
   const c10::NoGradGuard no_grad;
   settle_gradients(
       {sharding::RankIntent::Kind::kClip,
@@ -360,6 +370,7 @@ void Engine::reduce(const at::Tensor& parameter, const at::Tensor& gradient) {
 
 bool Engine::step() {
   check_may_change("step");
+  sharding::check_none_held(pager_->pages(), "Engine::step");
   check_parameters();
   const runtime::TraceSpan span(
       runtime::TraceLane::kOptimizer, "step", device());
@@ -516,6 +527,12 @@ EmaScope Engine::ema() {
   TESSERA_CHECK(
       !pager_->pages().any_gradient(),
       "Engine::ema: parameters have gradients, which the scope would drop. Call step() or zero_grad() first.");
+  for (const auto& page : pager_->pages()) {
+    TESSERA_CHECK(
+        page->pins.all == 0,
+        "Engine::ema: group '{}' is held by a scope of Engine::gather(), which has the weights, not their averages. Open the scope of ema() first, and that of gather() inside it.",
+        page->name());
+  }
   return {*pager_, *optimizer_, lifetime_};
 }
 
@@ -529,6 +546,9 @@ void Engine::for_each_parameter(
     bool writable) {
   writable ? check_may_change("for_each_parameter")
            : check_usable("for_each_parameter");
+  if (writable) {
+    sharding::check_none_held(pager_->pages(), "Engine::for_each_parameter");
+  }
   check_parameters();
   TESSERA_CHECK(
       !writable || !pager_->pages().updated_in_backward(),
@@ -576,6 +596,7 @@ LoadWeightsReport Engine::load_weights(
     const std::filesystem::path& path,
     const LoadWeightsOptions& options) {
   check_may_change("load_weights");
+  sharding::check_none_held(pager_->pages(), "Engine::load_weights");
   if (saves_) {
     saves_->finish();
   }
@@ -596,6 +617,7 @@ LoadWeightsReport Engine::load_weights(
     const sharding::WeightFiles& files,
     const LoadWeightsOptions& options) {
   check_may_change("load_weights");
+  sharding::check_none_held(pager_->pages(), "Engine::load_weights");
   TESSERA_CHECK(
       !options.optimizer_state,
       "Engine::load_weights: optimizer_state is set; give the path of a checkpoint instead of open files.");
@@ -620,6 +642,7 @@ ModelTensors Engine::model_tensors() {
 
 void Engine::unwrap() {
   check_may_change("unwrap");
+  sharding::check_none_held(pager_->pages(), "Engine::unwrap");
   if (saves_) {
     saves_->finish();
   }
@@ -701,7 +724,7 @@ void Engine::check_can_save(const char* function) const {
       function);
   if (pager_->pages().any_gradient() && files_->rank() == 0) {
     log_warning(
-        "Engine::{}: there are gradients, which checkpoints do not contain; a run that loads this one begins a step. Save between step() and the next backward().",
+        "{}: there are gradients, which checkpoints do not contain; a run that loads this one begins a step. Save between step() and the next backward().",
         function);
   }
 }
@@ -710,6 +733,7 @@ int64_t Engine::load(
     const std::filesystem::path& path,
     const std::vector<Checkpointable*>& states) {
   check_may_change("load");
+  sharding::check_none_held(pager_->pages(), "Engine::load");
   check_parameters();
   if (saves_) {
     saves_->finish();

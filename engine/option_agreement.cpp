@@ -193,9 +193,12 @@ void check_same_ranks(Communicator& job, const EngineOptions& options) {
   if (job.size() == 1) {
     return;
   }
-  runtime::OptionTexts self_texts{
-      {"sharding.shard_ranks", std::to_string(options.sharding.shard_ranks)}};
-  if (options.parallel != nullptr) {
+  runtime::OptionTexts self_texts;
+  if (options.parallel == nullptr) { // all ranks train the same module
+    self_texts = shared_options(options);
+  } else {
+    self_texts["sharding.shard_ranks"] =
+        std::to_string(options.sharding.shard_ranks);
     // Its first line; the others follow from it.
     const std::string table = options.parallel->table();
     self_texts["EngineOptions::parallel"] = table.substr(0, table.find('\n'));
@@ -208,7 +211,7 @@ void check_same_ranks(Communicator& job, const EngineOptions& options) {
 void check_same_options(
     sharding::PageRanks& ranks,
     const EngineOptions& options) {
-  if (ranks.size() > 1) {
+  if (ranks.size() > 1 && options.parallel != nullptr) {
     refuse(
         find_rank_difference(
             ranks.control(), shared_options(options), ranks.watch_failures()),

@@ -35,7 +35,9 @@ std::optional<RankDifference> find_rank_difference(
     const WaitCheck& check = {});
 
 /// Compares the options that decide which ranks divide the model, before groups
-/// of ranks are made of them. Collective over `job`.
+/// of ranks are made of them; without EngineOptions::parallel also those that
+/// check_same_options() compares, before modules that follow from them are
+/// compared. Collective over `job`.
 /// @param job all ranks.
 /// @throws tessera::Error naming an option that differs, two ranks and their
 ///   values.
@@ -43,7 +45,7 @@ void check_same_ranks(Communicator& job, const EngineOptions& options);
 
 /// Compares the options that decide what is computed and sent. Ranks may differ
 /// in where things rest and in what they log. Collective over `ranks`, which
-/// train the same module.
+/// train the same module; does nothing where check_same_ranks() has done it.
 /// @throws tessera::Error naming an option that differs, two ranks and their
 ///   values.
 void check_same_options(

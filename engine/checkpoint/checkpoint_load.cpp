@@ -36,7 +36,7 @@ class Loading {
         tensors_(tensors_of(subject, model)),
         loading_(subject, model, tensors_, reader_, saved_rank()) {
     check_nothing_is_left();
-    states_.emplace_back(&rng_, find_state(rng_));
+    saved_generators_ = find_state(rng_);
     for (Checkpointable* state : subject.states) {
       states_.emplace_back(state, find_state(*state));
     }
@@ -44,6 +44,16 @@ class Loading {
 
   const CheckpointReader& reader() const {
     return reader_;
+  }
+
+  /// First: a state may refuse what it is given, such as the position in other
+  /// data, and then the engine is as it was.
+  void load_states() {
+    for (auto state = states_.rbegin(); state != states_.rend(); ++state) {
+      if (state->second) {
+        state->first->load_state(*state->second);
+      }
+    }
   }
 
   void apply() {
@@ -54,11 +64,9 @@ class Loading {
     if (!reader_.manifest().lineage.empty()) {
       subject_.lineage = {reader_.manifest().lineage};
     }
-    // Generators last: loading the other states may use them.
-    for (auto state = states_.rbegin(); state != states_.rend(); ++state) {
-      if (state->second) {
-        state->first->load_state(*state->second);
-      }
+    // Generators last: loading the rest may use them.
+    if (saved_generators_) {
+      rng_.load_state(*saved_generators_);
     }
   }
 
@@ -118,6 +126,7 @@ class Loading {
   SubjectTensors tensors_;
   ModelLoading loading_;
   RngState rng_;
+  std::optional<CheckpointState> saved_generators_;
   std::vector<std::pair<Checkpointable*, std::optional<CheckpointState>>>
       states_;
 };
@@ -164,6 +173,8 @@ int64_t load_checkpoint(
     loading.emplace(subject, model, path);
   });
   check_same_checkpoint(subject, loading->reader());
+  model.on_all_ranks(
+      "load: reading the states", [&] { loading->load_states(); });
   // Earlier gradients are meaningless afterwards.
   subject.pager.settle_gradients();
   model.on_all_ranks("load", [&] { loading->apply(); });

@@ -119,12 +119,24 @@ void WeightAverages::visit_state(StateVisitor& visitor) {
 
 void WeightAverages::exchange(sharding::Pager& pager) {
   const c10::NoGradGuard no_grad;
-  for (const auto& page : pager.pages()) {
-    auto& average = averages_[static_cast<size_t>(page->number())];
-    if (average && steps_ > 0) {
-      are_in_use_ ? give_back(*average, *page, pager)
-                  : use(*average, *page, pager);
+  const auto exchange_one = [&](sharding::Page& page, bool is_in_use) {
+    Average& average = *averages_[static_cast<size_t>(page.number())];
+    is_in_use ? give_back(average, page, pager) : use(average, page, pager);
+  };
+  std::vector<sharding::Page*> exchanged;
+  try {
+    for (const auto& page : pager.pages()) {
+      if (averages_[static_cast<size_t>(page->number())] && steps_ > 0) {
+        exchange_one(*page, are_in_use_);
+        exchanged.push_back(page.get());
+      }
     }
+  } catch (...) {
+    // E.g. out of memory: all pages have again what they had.
+    for (sharding::Page* const page : exchanged) {
+      exchange_one(*page, !are_in_use_);
+    }
+    throw;
   }
   are_in_use_ = !are_in_use_;
 }

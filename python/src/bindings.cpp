@@ -212,7 +212,11 @@ void bind_checkpoints(py::module_& module) {
       .def("wait", &PendingSave::wait, ReleaseGil());
   py::class_<LoadWeightsReport>(module, "LoadWeightsReport")
       .def_readonly("missing", &LoadWeightsReport::missing)
-      .def_readonly("unexpected", &LoadWeightsReport::unexpected);
+      .def_readonly("unexpected", &LoadWeightsReport::unexpected)
+      .def("__repr__", [](const LoadWeightsReport& report) {
+        return py::str("LoadWeightsReport(missing={!r}, unexpected={!r})")
+            .format(report.missing, report.unexpected);
+      });
 }
 
 void bind_engine(py::module_& module) {

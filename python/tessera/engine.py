@@ -112,23 +112,34 @@ class Engine(FixedAttributes):
         return not self.optimizer.step_was_skipped
 
     def _take_over(self, optimizer):
+        names = {}
+        for name, one in self.module.named_parameters(remove_duplicate=False):
+            names.setdefault(id(one), []).append(name)
         self.optimizer = EngineOptimizer(
-            self._engine, self._engine_step, optimizer)
+            self._engine, self._engine_step, optimizer, names)
 
     def zero_grad(self):
         """Drops all gradients; not those that backward() has applied already
-        (update_in_backward), which is an error."""
+        (update_in_backward), which is an error.
+
+        step() does so itself. A loop that goes on after an exception calls it,
+        as what a backward() left that did not end would count in the next
+        step.
+        """
         self._engine.zero_grad()
 
-    def clip_grad_norm(self, max_norm, p=2.0):
+    def clip_grad_norm(self, max_norm, norm_type=2.0):
         """Scales all gradients so that their norm is at most `max_norm`.
+
+        norm_type: p of the p-norm, above 0; inf is the largest magnitude.
 
         Returns the norm before.
         """
-        return self._engine.clip_grad_norm(max_norm, p)
+        return self._engine.clip_grad_norm(max_norm, norm_type)
 
-    def grad_norm(self, p=2.0):
-        return self._engine.grad_norm(p)
+    def grad_norm(self, norm_type=2.0):
+        """The norm of all gradients, as clip_grad_norm() returns it."""
+        return self._engine.grad_norm(norm_type)
 
     def clip_grad_value(self, limit):
         """Clamps every element of every gradient to [-limit, limit]."""
@@ -231,8 +242,8 @@ class Engine(FixedAttributes):
 
     def load_state_dict(self, state, strict=True):
         """Loads whole values; every rank passes the same ones, or it is an
-        error before anything has changed. (Buffers and ignored parameters may
-        differ, and parts of layers that ranks divide.)
+        error before anything has changed. (Parts of layers that ranks divide
+        may differ.)
 
         state_dict() has them on rank 0 only: load_weights() reads them from a
         file on every rank.
@@ -269,8 +280,7 @@ class Engine(FixedAttributes):
                 ". Pass strict=False to leave missing and unexpected ones out.")
         self._engine.check_same_values("load_state_dict", [
             (name, state[name]) for name, one in own.items()
-            if name in state and isinstance(one, torch.Tensor)
-            and _C.is_sharded(one)])
+            if name in state and isinstance(one, torch.Tensor)])
         names = {}  # as they are now, and the engine has those of wrap()
         for name, one in self.module.named_parameters(remove_duplicate=False):
             names.setdefault(id(one), []).append(name)
@@ -346,7 +356,13 @@ class Engine(FixedAttributes):
                 whole_number("save_in_background", "keep_last", keep_last))
 
     def load(self, path, states=()):
-        """Loads a checkpoint, or the latest in a folder; returns its step."""
+        """Loads a checkpoint, or the latest in a folder; returns its step.
+
+        What a state refuses, such as the position in other data, is an error
+        before weights and moments have changed. An optimizer of torch may have
+        other groups than the one that was saved: parameters keep the values of
+        their groups by name.
+        """
         self._tree.refresh_buffers()
         with self._in_checkpoint():
             step = self._engine.load(os.fspath(path), self._states(states))
@@ -364,7 +380,8 @@ class Engine(FixedAttributes):
             own["optimizer groups"] = self.optimizer
         if any(True for _ in self._tree.extra_states()):
             own["extra states of modules"] = ExtraStates(self._tree)
-        return states_of(own) + states_of(states)
+        # Loaded in reverse: those of the optimizer, which may refuse, first.
+        return states_of(states) + states_of(own)[::-1]
 
     def load_weights(self, path, strict=True):
         """Loads safetensors, or files of torch.save, into the shards.

@@ -131,10 +131,11 @@ class EngineOptimizer(torch.optim.Optimizer):
 
     is_optional = True
 
-    def __init__(self, engine, step, optimizer):
+    def __init__(self, engine, step, optimizer, names):
         """
         engine: a _C.Engine. The Engine, which has this object, would be kept.
         step: makes a step of it; returns whether it was not skipped.
+        names: of the model's parameters, all of each one's, by id().
         """
         self._engine = None  # add_param_group() is the base class's until then
         super().__init__(optimizer.param_groups, optimizer.defaults)
@@ -150,6 +151,8 @@ class EngineOptimizer(torch.optim.Optimizer):
         self._engine_step = step
         trained = {id(one) for one in engine.trained_parameters()}
         self._wrapped = [list(group["params"]) for group in self.param_groups]
+        self._names = [[names[id(one)] for one in group]
+                       for group in self._wrapped]
         self._trained = [[one for one in group if id(one) in trained]
                          for group in self._wrapped]
         others = [one for group in self._wrapped for one in group
@@ -220,11 +223,17 @@ class EngineOptimizer(torch.optim.Optimizer):
     @contextlib.contextmanager
     def in_checkpoint(self):
         """While it is open, the engine saves or loads moments beside the
-        groups."""
+        groups. After an error they have the values that they had."""
         self._is_in_checkpoint = True
         self._has_loaded = False
+        before = [dict(group) for group in self.param_groups]
         try:
             yield
+        except BaseException:
+            for group, values in zip(self.param_groups, before):
+                group.clear()
+                group.update(values)
+            raise
         finally:
             self._is_in_checkpoint = False
 
@@ -251,7 +260,9 @@ class EngineOptimizer(torch.optim.Optimizer):
         too: load_state_dict() refuses this where it would begin with new ones.
         """
         state = super().state_dict()
-        if self._has_moments() and not self._is_in_checkpoint:
+        if self._is_in_checkpoint:
+            state[_NAMES] = self._names
+        elif self._has_moments():
             state[_MOMENTS] = "in checkpoints of Engine.save()"
             warnings.warn(
                 "engine.optimizer.state_dict() has the groups' values, but no "
@@ -260,7 +271,8 @@ class EngineOptimizer(torch.optim.Optimizer):
         return state
 
     def load_state_dict(self, state):
-        """Takes over the groups' values, as a schedule has left them."""
+        """Takes over the groups' values, as a schedule has left them: of a
+        checkpoint by the names of parameters, of others by position."""
         if state.get("state") or _MOMENTS in state:
             what = ("the state of an optimizer of torch, with moments, which "
                     "the engine cannot take over" if state.get("state") else
@@ -273,11 +285,54 @@ class EngineOptimizer(torch.optim.Optimizer):
         # The base class would put other groups in the place of the shared ones.
         shared = self.param_groups
         super().load_state_dict(
-            {"state": {}, "param_groups": state["param_groups"]})
+            {"state": {}, "param_groups": self._groups_of(state)})
         for group, loaded in zip(shared, self.param_groups):
             group.update(loaded)
         self.param_groups = shared
         self._has_loaded = True
+
+    def _groups_of(self, state):
+        """The saved groups' values in this optimizer's groups."""
+        saved = state["param_groups"]
+        if _NAMES not in state:  # from elsewhere
+            for i, own in enumerate(self._wrapped):
+                if i >= len(saved) or len(saved[i]["params"]) != len(own):
+                    found = f"has {len(saved[i]['params'])}" \
+                        if i < len(saved) else "is missing"
+                    raise _C.Error(
+                        f"load: group {i} of the optimizer has {len(own)} "
+                        f"parameters; that of the saved one {found}. "
+                        f"{_SAME_GROUPS}")
+            if len(saved) > len(self._wrapped):
+                raise _C.Error(
+                    f"load: the optimizer has {len(self._wrapped)} groups, the "
+                    f"saved one {len(saved)}. {_SAME_GROUPS}")
+            return saved
+        group_of = {name: i for i, group in enumerate(state[_NAMES])
+                    for names in group for name in names}
+        merged = []
+        for i, (own, mine) in enumerate(
+                zip(super().state_dict()["param_groups"], self._names)):
+            known = {}  # the saved groups that its parameters were in
+            for names in mine:
+                for name in names:
+                    if name in group_of:
+                        known.setdefault(group_of[name], name)
+            values = [{key: value for key, value in saved[g].items()
+                       if key not in ("params", "param_names")} for g in known]
+            for (g, name), one in zip(known.items(), values):
+                if one != values[0]:
+                    first, first_name = next(iter(known.items()))
+                    key = next(key for key in sorted({*one, *values[0]})
+                               if one.get(key) != values[0].get(key))
+                    raise _C.Error(
+                        f"load: group {i} of the optimizer has {first_name!r}, "
+                        f"which was saved in group {first} with {key}="
+                        f"{values[0].get(key)}, and {name!r}, of group {g} with "
+                        f"{key}={one.get(key)}. {_SAME_GROUPS}")
+            # A group of new parameters only keeps what it was given.
+            merged.append({**own, **(values[0] if values else {})})
+        return merged
 
 
 def has_moments(state):
@@ -288,6 +343,14 @@ def has_moments(state):
 
 # A key in states that have none.
 _MOMENTS = "moments"
+
+# A key in states of checkpoints: all names of each group's parameters.
+_NAMES = "names_of_groups"
+
+_SAME_GROUPS = (
+    "Nothing has changed. Give wrap() an optimizer whose groups keep apart what "
+    "the saved ones do, or options in place of an optimizer, with which a "
+    "checkpoint of any groups loads.")
 
 _ADD_BEFORE = (
     "The engine has planned the state of each parameter in wrap(): give a "

@@ -59,8 +59,7 @@ void retire_gradient_token(const at::Tensor& token) {
   remove_page_key(token);
   c10::StorageImpl& storage = *token.storage().unsafeGetStorageImpl();
   storage.set_data_ptr_noswap(c10::DataPtr(nullptr, token.device()));
-  forbid_access(
-      storage, "this gradient belonged to a tessera::Engine that is gone.");
+  forbid_access(storage, "this gradient belonged to an engine that is gone.");
 }
 
 } // namespace tessera::sharding

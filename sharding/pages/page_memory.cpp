@@ -172,7 +172,7 @@ PageMemory::~PageMemory() {
       abandon(
           *storage,
           "parameter '" + storage->parameter_name() +
-              "' was sharded by a tessera::Engine that is gone without "
+              "' was sharded by an engine that is gone without "
               "unwrap(); its values were lost with it.");
     }
   }
@@ -309,7 +309,7 @@ void PageMemory::begin_update() {
   }
   for (const auto& storage : storages_) {
     storage->forbid_reads(formatted(
-        "parameter '{}' may be under update: updates of the last step go on during the next forward (optimizer.overlap). Read its memory inside a tessera::Engine::gather() scope, or set optimizer.overlap to off.",
+        "parameter '{}' may be under update: updates of the last step go on during the next forward (optimizer.overlap). Read its memory inside a scope of the engine's gather(), or set optimizer.overlap to off.",
         storage->parameter_name()));
   }
 }
@@ -424,7 +424,7 @@ void PageMemory::check_identity() const {
             : nullptr;
     TESSERA_CHECK(
         has_page_key(tensor) && page != nullptr && &page->page() == &info_,
-        "the storage of parameter '{}' was replaced behind the engine's back (Module::to, set_data, flatten_parameters or torch::load after wrap?). Do this before tessera::wrap, or call Engine::unwrap() first and wrap again.",
+        "the storage of parameter '{}' was replaced behind the engine's back (Module::to, set_data, flatten_parameters or torch::load after wrap?). Do this before wrap(), or call the engine's unwrap() first and wrap again.",
         parameter.record.name());
   }
 }

@@ -19,7 +19,9 @@
 #include <bit>
 #include <exception>
 #include <functional>
+#include <optional>
 #include <sstream>
+#include <string>
 #include <unordered_set>
 #include <utility>
 
@@ -51,6 +53,114 @@ std::string signature_of(
     }
   }
   return text.str();
+}
+
+/// A parameter in a comparison of modules, of which all fields are to be equal.
+struct ParameterAccount {
+  std::string name;
+  std::string text; ///< dtypes, shape, what it is for
+  std::string group;
+};
+
+/// What a signature is of, three lines for each parameter.
+std::string accounts_of(
+    const std::vector<PageSpec>& pages,
+    ExpertNames experts) {
+  std::ostringstream text;
+  int experts_left_out = 0;
+  for (const PageSpec& page : pages) {
+    const bool is_named = experts == ExpertNames::kIncluded || !page.of_experts;
+    for (const PagedParameter& parameter : page.parameters) {
+      const ParameterRecord& record = parameter.record;
+      text << (is_named ? record.name()
+                        : formatted("{} of experts", experts_left_out++))
+           << "\n"
+           << record.tensor.scalar_type() << " " << record.tensor.sizes()
+           << ", used in " << record.dtype
+           << (record.tensor.requires_grad() ? ", trained" : ", frozen");
+      const auto* deferred =
+          deferred_init(*record.tensor.storage().unsafeGetStorageImpl());
+      if (deferred != nullptr) {
+        text << ", lazy";
+        if (!deferred->files_identity.empty()) {
+          text << " (the weights in their files: " << deferred->files_identity
+               << ")";
+        }
+      }
+      text << "\n" << (is_named ? page.name : "experts") << "\n";
+    }
+  }
+  return text.str();
+}
+
+std::vector<ParameterAccount> read_accounts(const std::string& text) {
+  std::vector<ParameterAccount> accounts;
+  std::istringstream lines(text);
+  ParameterAccount account;
+  while (std::getline(lines, account.name) &&
+         std::getline(lines, account.text) &&
+         std::getline(lines, account.group)) {
+    accounts.push_back(account);
+  }
+  return accounts;
+}
+
+/// What the ranks' accounts differ in: the first parameter that one of them has
+/// alone, else the first that is another, else the first in another group.
+std::string first_difference(
+    const std::string& first_text,
+    int first_rank,
+    const std::string& other_text,
+    int other_rank) {
+  const std::vector<ParameterAccount> first = read_accounts(first_text);
+  const std::vector<ParameterAccount> other = read_accounts(other_text);
+  const auto find = [](const std::vector<ParameterAccount>& accounts,
+                       const std::string& name) {
+    return std::find_if(accounts.begin(), accounts.end(), [&](const auto& one) {
+      return one.name == name;
+    });
+  };
+  const auto only_on = [&](const std::vector<ParameterAccount>& accounts,
+                           int rank,
+                           const std::vector<ParameterAccount>& others,
+                           int rank_without) -> std::optional<std::string> {
+    for (const ParameterAccount& one : accounts) {
+      if (find(others, one.name) == others.end()) {
+        return formatted(
+            "parameter '{}' ({}) is on rank {} and not on rank {}",
+            one.name,
+            one.text,
+            rank,
+            rank_without);
+      }
+    }
+    return std::nullopt;
+  };
+  if (const auto text = only_on(first, first_rank, other, other_rank)) {
+    return *text;
+  }
+  if (const auto text = only_on(other, other_rank, first, first_rank)) {
+    return *text;
+  }
+  for (const auto field : {&ParameterAccount::text, &ParameterAccount::group}) {
+    const std::string in =
+        field == &ParameterAccount::group ? "in the group " : "";
+    for (const ParameterAccount& one : first) {
+      const ParameterAccount& same = *find(other, one.name);
+      if (one.*field != same.*field) {
+        return formatted(
+            "parameter '{}' is {}{} on rank {} and {}{} on rank {}",
+            one.name,
+            in,
+            one.*field,
+            first_rank,
+            in,
+            same.*field,
+            other_rank);
+      }
+    }
+  }
+  return "their parameters come in another order or are initialized otherwise";
 }
 
 int64_t hash_of_text(const std::string& text) {
@@ -235,12 +345,27 @@ void PageRanks::check_same(
   const auto* rows = all.const_data_ptr<int64_t>();
   for (int64_t r = 1; r < size(); ++r) {
     const int64_t* row = rows + r * fields;
-    TESSERA_CHECK(
-        row[0] == rows[0] && row[1] == rows[row[2] * fields + 1],
-        "wrap: the module on rank {} differs from rank {}'s in the names, shapes, dtypes or requires_grad of its parameters, or in whether they are lazy and the weights in their files, or is grouped otherwise. Build the same module on every rank, from the same files and with the same options for precision and groups.",
-        meshes.module.ranks()[static_cast<size_t>(r)],
-        meshes.module
-            .ranks()[static_cast<size_t>(row[0] == rows[0] ? row[2] : 0)]);
+    if (row[0] == rows[0] && row[1] == rows[row[2] * fields + 1]) {
+      continue;
+    }
+    // All ranks have found the same one.
+    const bool are_experts = row[0] == rows[0];
+    const auto first = static_cast<size_t>(are_experts ? row[2] : 0);
+    const auto other = static_cast<size_t>(r);
+    const std::vector<std::string> accounts = runtime::gather_texts(
+        control(),
+        accounts_of(
+            pages,
+            are_experts ? ExpertNames::kIncluded : ExpertNames::kLeftOut),
+        "parameters that differ");
+    const int first_rank = meshes.module.ranks()[first];
+    const int other_rank = meshes.module.ranks()[other];
+    TESSERA_FAIL(
+        "wrap: the module on rank {} differs from rank {}'s: {}. Build the same module on every rank, from the same files and with the same options for precision and groups.",
+        other_rank,
+        first_rank,
+        first_difference(
+            accounts[first], first_rank, accounts[other], other_rank));
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
+#include "tessera/sharding/paging/held_pages.h"
 
 #include <ATen/ops/empty.h>
 
@@ -138,12 +139,7 @@ at::Tensor GatherScopes::full_gradient(size_t parameter) {
 }
 
 void GatherScopes::restore_all() {
-  for (const auto& page : context_.pages) {
-    TESSERA_CHECK(
-        page->pins.all == 0,
-        "unwrap: group '{}' is held by a gather scope; end it first.",
-        page->name());
-  }
+  check_none_held(context_.pages, "unwrap");
   unsharder_.reshard_all();
   for (const auto& page : context_.pages) {
     const at::Tensor full = gather_master(*page);

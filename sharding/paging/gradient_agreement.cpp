@@ -79,7 +79,7 @@ void GradientAgreement::collect_all_pending() {
     for (const auto& frozen : page->parameters()) {
       TESSERA_CHECK(
           !frozen.record.tensor.grad().defined(),
-          "parameter '{}' was frozen when the module was wrapped, but has a gradient now. Set requires_grad before tessera::wrap(); to train it from now on: save(), unwrap(), set requires_grad, wrap() and load().",
+          "parameter '{}' was frozen when the module was wrapped, but has a gradient now. Set requires_grad before wrap(); to train it from now on: save(), unwrap(), set requires_grad, wrap() and load().",
           frozen.record.name());
     }
   }

@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/interception/recompute_scope.h"
+#include "tessera/sharding/paging/held_pages.h"
 
 #include <ATen/core/grad_mode.h>
 
@@ -246,14 +247,7 @@ void StepExecutor::on_backward_end() {
 }
 
 void StepExecutor::drop_values(const char* why) {
-  for (const auto& page : context_.pages) {
-    TESSERA_CHECK(
-        page->pins.all == 0,
-        "{}: group '{}' is held by a gather scope; end it before the {}.",
-        why,
-        page->name(),
-        why);
-  }
+  check_none_held(context_.pages, why);
   unsharder_.reshard_all();
   agreement_.reset();
   for (const auto& page : context_.pages) {

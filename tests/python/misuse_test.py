@@ -2,6 +2,7 @@
 """Misuse is an error that names what to do instead, and nothing is lost."""
 import copy
 import io
+import math
 import os
 import subprocess
 import sys
@@ -142,9 +143,12 @@ def values_of_one_rank(world):
     engine.step()
     before = engine.state_dict()
     state = make_net().state_dict()
-    state["seen"] += world.rank  # a buffer may differ
     engine.load_state_dict(dict(state))
     loaded = engine.state_dict()
+    buffers = {**state, "seen": state["seen"] + 1 + world.rank}
+    raises(lambda: engine.load_state_dict(buffers),
+           "rank 0 and rank 1 pass other values of 'seen'",
+           "nothing has changed")
     state["blocks.1.up.bias"] = state["blocks.1.up.bias"].clone()
     state["blocks.1.up.bias"][3] += world.rank
     state["head.bias"] = torch.full_like(state["head.bias"], world.rank)
@@ -156,6 +160,211 @@ def values_of_one_rank(world):
         assert torch.equal(value, loaded[name]), name
     assert before.keys() == loaded.keys()
     train(engine, 1, world.rank)
+
+
+def changes_in_gather_scopes(world):
+    """They are refused before anything has changed; afterwards they work."""
+    folder = os.path.join(shared_folder(), "gathered")
+    for stage in (1, 3):
+        model = make_net(seed=1)
+        engine = tessera.wrap(model, optimizer=SGD, zero_stage=stage, **SMALL)
+        train(engine, 2, world.rank)
+        engine.save(folder)
+        engine.save_weights(folder + ".safetensors")
+        train(engine, 1, world.rank, first=2)
+        engine.backward(loss_of(model, ids_of(3, world.rank)))
+        before = engine.state_dict()
+        zeros = {name: torch.zeros_like(value)
+                 for name, value in make_net().state_dict().items()}
+        for change, name in (
+                (engine.step, "step"),
+                (lambda: engine.load(folder), "load"),
+                (lambda: engine.load_weights(folder + ".safetensors"),
+                 "load_weights"),
+                (lambda: engine.load_state_dict(zeros), "for_each_parameter"),
+                (lambda: engine.for_each_parameter(
+                    lambda _, value: value.zero_(), writable=True),
+                 "for_each_parameter"),
+                (engine.unwrap, "unwrap")):
+            for part in ((), (model.blocks[1],)):
+                with engine.gather(*part):
+                    raises(change, f"engine.{name}: group", "gather()",
+                           "nothing has changed")
+            for key, value in engine.state_dict().items():
+                assert torch.equal(value, before[key]), (name, key)
+        engine.step()  # once, with the gradients of before
+        after = engine.state_dict()
+        other = tessera.wrap(
+            make_net(seed=1), optimizer=SGD, zero_stage=stage, **SMALL)
+        train(other, 4, world.rank)
+        for key, value in other.state_dict().items():
+            assert key == "seen" or torch.equal(value, after[key]), key
+
+
+def averages_and_gather_scopes(world):
+    """ema() is opened outside of gather(), which may end later."""
+    for stage in (1, 3):
+        model = make_net()
+        engine = tessera.wrap(
+            model, optimizer={**SGD, "ema_decay": 0.75}, zero_stage=stage,
+            **SMALL)
+        train(engine, 3, world.rank)
+        before = engine.state_dict()
+
+        def open_ema(engine=engine):
+            with engine.ema():
+                pass
+        for part in ((), (model.blocks[1],)):
+            with engine.gather(*part):
+                raises(open_ema, "engine.ema: group", "engine.gather()",
+                       "Open the scope of ema() first")
+            for key, value in engine.state_dict().items():
+                assert torch.equal(value, before[key]), key
+        with engine.gather():
+            weight = model.blocks[1].up.weight.clone()
+        with engine.ema():
+            averaged = engine.gather()
+            averaged.__enter__()
+            assert not torch.equal(model.blocks[1].up.weight, weight)
+        assert torch.equal(model.blocks[1].up.weight, weight)
+        averaged.__exit__(None, None, None)
+        for key, value in engine.state_dict().items():
+            assert torch.equal(value, before[key]), key
+        open_ema()
+        train(engine, 1, world.rank, first=3)
+
+
+def groups_of_checkpoints(world):
+    """Values of groups are loaded by names, or refused before all else."""
+    folder = os.path.join(shared_folder(), "groups")
+
+    def wrapped(*groups, seed=0):
+        """groups: names of parts of the model, with the values of each."""
+        model = make_net(seed)
+        return tessera.wrap(model, optimizer=torch.optim.AdamW([
+            {"params": [one for name, one in model.named_parameters()
+                        if name.startswith(parts)], **values}
+            for parts, values in groups], lr=0.5), **SMALL)
+
+    def rates(engine):
+        return [group["lr"] for group in engine.optimizer.param_groups]
+
+    blocks, rest = ("blocks",), ("embed", "head")
+    engine = wrapped((blocks, {"lr": 0.01}), (rest, {"lr": 0.02, "eps": 1e-6}))
+    train(engine, 2, world.rank)
+    engine.save(folder)
+    # In another order, and divided.
+    other = wrapped((rest, {}), (blocks, {}), seed=1)
+    other.load(folder)
+    assert rates(other) == [0.02, 0.01]
+    assert [group["eps"] for group in other.optimizer.param_groups] == [
+        1e-6, 1e-8]
+    other = wrapped((("blocks.0", "blocks.1"), {}), (rest, {}),
+                    (("blocks.2",), {}))
+    other.load(folder)
+    assert rates(other) == [0.01, 0.02, 0.01]
+    # One that would have to forget some.
+    other = wrapped((blocks + rest, {"lr": 0.25}), seed=1)
+    before = other.state_dict()
+    raises(lambda: other.load(folder), "group 0 of the optimizer",
+           "saved in group 0", "of group 1", "eps=1e-08", "eps=1e-06",
+           "Nothing has changed")
+    assert rates(other) == [0.25]
+    for name, value in other.state_dict().items():
+        assert torch.equal(value, before[name]), name
+    train(other, 1, world.rank)
+    # Of another optimizer, by position.
+    raises(lambda: other.optimizer.load_state_dict(
+        {"param_groups": [{"params": [0], "lr": 0.1}]}),
+        "group 0 of the optimizer has", "has 1", "Give wrap()")
+    # The recipe of unfreezing, with an optimizer of torch.
+    model = make_net()
+    model.blocks[0].requires_grad_(False)
+
+    def adamw(lr):
+        return torch.optim.AdamW(
+            [one for one in model.parameters() if one.requires_grad], lr=lr)
+
+    engine = tessera.wrap(model, optimizer=adamw(0.01), **SMALL)
+    train(engine, 2, world.rank)
+    engine.save(folder + "_frozen")
+    saved = engine.state_dict()
+    engine.unwrap()
+    model.requires_grad_(True)
+    engine = tessera.wrap(model, optimizer=adamw(0.5), **SMALL)
+    engine.load(folder + "_frozen")
+    assert rates(engine) == [0.01]
+    for name, value in engine.state_dict().items():
+        assert torch.equal(value, saved[name]), name
+    train(engine, 1, world.rank)
+    # A state that refuses: nothing of the engine has changed.
+    sampler = tessera.BatchSampler(64, batch_size=4)
+    engine.save(folder + "_data", [sampler])
+    other = wrapped((blocks + rest, {}), seed=1)
+    before = other.state_dict()
+    raises(lambda: other.load(
+        folder + "_data", [tessera.BatchSampler(65, batch_size=4)]),
+        "BatchSampler had 64 samples")
+    assert rates(other) == [0.5]
+    for name, value in other.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+def other_modules_on_ranks(world):
+    """Both values of the first parameter that differs, or of the option."""
+    if world.size == 1:
+        return
+
+    def frozen(model):
+        model.blocks[1].requires_grad_(world.rank == 0)
+
+    def deeper(model):
+        if world.rank == 1:
+            model.blocks.append(torch.nn.Linear(3, 3))
+
+    def wider(model):
+        if world.rank == 1:
+            model.head.bias = torch.nn.Parameter(torch.zeros(51))
+
+    def in_double(model):
+        if world.rank == 1:
+            model.blocks[0].up.double()
+
+    for change, texts in (
+            (frozen, ("parameter 'blocks.1.", "trained on rank 0 and",
+                      "frozen on rank 1")),
+            (deeper, ("parameter 'blocks.3.", "is on rank 1 and not on rank 0")),
+            (wider, ("'head.bias' is float [50]", "float [51]")),
+            (in_double, ("'blocks.0.up.weight' is float", "double"))):
+        model = make_net()
+        change(model)
+        raises(lambda model=model: tessera.wrap(model, optimizer=SGD, **SMALL),
+               "the module on rank 1 differs from rank 0's", *texts)
+    raises(lambda: tessera.wrap(
+        make_net(), optimizer=SGD, **SMALL,
+        precision={"parameters": "bfloat16" if world.rank else "float32"}),
+        "the option precision.parameters is", "float32", "bfloat16")
+
+
+def messages(world):
+    """They have the names of Python and of torch."""
+    model, engine = trained()
+    assert engine.clip_grad_norm(1e9, norm_type=3.0) == engine.grad_norm(3.0)
+    for norm_type in (0, -math.inf):
+        raises(lambda norm_type=norm_type: engine.clip_grad_norm(
+            1.0, norm_type=norm_type), "engine.clip_grad_norm", "above 0")
+        raises(lambda norm_type=norm_type: engine.grad_norm(norm_type),
+               "engine.grad_norm", "above 0")
+    engine.step()
+    path = os.path.join(shared_folder(), "message.safetensors")
+    engine.save_weights(path)
+    assert repr(engine.load_weights(path)) == (
+        "LoadWeightsReport(missing=[], unexpected=[])")
+    weight = model.head.bias
+    model.head.bias.data = torch.zeros(50)
+    text = raises(lambda: train(engine, 1, world.rank), "unwrap()")
+    assert "::" not in text, text
+    assert weight is model.head.bias
 
 
 def attributes(world):
@@ -515,6 +724,8 @@ if __name__ == "__main__":
           nonfinite_gradients, full_precision, meta_tensors,
           groups_and_states_of_torch, states_without_moments,
           states_of_one_rank, values_of_one_rank, attributes,
+          changes_in_gather_scopes, averages_and_gather_scopes,
+          groups_of_checkpoints, other_modules_on_ranks, messages,
           options_of_others, other_wrappers,
           misspelled_options, compiled_modules,
           wrapped_twice, reading_on_one_rank])
