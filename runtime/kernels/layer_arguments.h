@@ -6,7 +6,6 @@
 
 #include "tessera/runtime/kernels/pack_shard.h"
 
-#include <array>
 #include <cstdint>
 
 namespace tessera::runtime {
@@ -37,8 +36,8 @@ struct HeadRows {
   void* y;
   int64_t heads;
   /// Elements from one to the next: batch, head, token.
-  std::array<int64_t, 3> x_strides;
-  std::array<int64_t, 3> y_strides;
+  int64_t x_strides[3];
+  int64_t y_strides[3];
 };
 
 /// (a, b) to (a cos - b sin, b cos + a sin) for the first 2 * half features of
@@ -46,7 +45,7 @@ struct HeadRows {
 /// other features.
 struct RotaryHeads {
   ElementType type; ///< of all arrays; not kFloat64
-  std::array<HeadRows, 2> rows; ///< queries and keys
+  HeadRows rows[2]; ///< queries and keys
   const void* cosines; ///< [1 or batch, tokens, half], contiguous
   const void* sines;
   int64_t table_stride; ///< elements from one batch to the next; 0: one for all

@@ -259,7 +259,7 @@ cudaError_t launch_rotary(const RotaryHeads& all, cudaStream_t stream) {
     int64_t most = 0;
     for (const HeadRows& rows : all.rows) {
       packed = packed && fits_layer_packs(0, kPack, rows.x, rows.y);
-      for (size_t k = 0; k < rows.x_strides.size(); ++k) {
+      for (int k = 0; k < 3; ++k) {
         packed = packed && rows.x_strides[k] % kPack == 0 &&
                  rows.y_strides[k] % kPack == 0;
       }

@@ -120,8 +120,7 @@ void rotate_by_operators(const RotaryHeads& all) {
     if (rows.heads == 0) {
       continue;
     }
-    const auto heads = [&](const void* data,
-                           const std::array<int64_t, 3>& strides) {
+    const auto heads = [&](const void* data, const int64_t(&strides)[3]) {
       const int64_t numel = (all.batch - 1) * strides[0] +
                             (rows.heads - 1) * strides[1] +
                             (all.tokens - 1) * strides[2] + all.features;

@@ -56,6 +56,8 @@ class SoftmaxRow {
   static constexpr float kInfinity = std::numeric_limits<float>::infinity();
   static constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   static constexpr int kChains = 4; // sums that do not wait for each other
+  // Longer sums of float32 would be rounded more than logits are.
+  static constexpr int64_t kSumColumns = 4096;
 
   template <typename... Count>
   Vec load(int64_t i, Count... count) const {
@@ -91,23 +93,39 @@ class SoftmaxRow {
     });
   }
 
-  /// Calls use(chain, i) for all full vectors.
+  /// Calls use(chain, i) for the full vectors of columns [i, end).
   template <typename Use>
-  void for_vectors(const Use& use) const {
-    int64_t i = 0;
-    for (; i + kChains * kWidth <= tail_; i += kChains * kWidth) {
+  static void for_vectors(int64_t i, int64_t end, const Use& use) {
+    for (; i + kChains * kWidth <= end; i += kChains * kWidth) {
       for (int chain = 0; chain < kChains; ++chain) {
         use(chain, i + chain * kWidth);
       }
     }
-    for (; i < tail_; i += kWidth) {
+    for (; i < end; i += kWidth) {
       use(0, i);
     }
   }
 
+  /// The sum of term(i) over all full vectors, by blocks.
+  template <typename Term>
+  double sum_vectors(const Term& term) const {
+    double sum = 0;
+    for (int64_t begin = 0; begin < tail_; begin += kSumColumns) {
+      Vec chains[kChains] = {0.0F, 0.0F, 0.0F, 0.0F};
+      for_vectors(
+          begin,
+          begin + kSumColumns < tail_ ? begin + kSumColumns : tail_,
+          [&](int chain, int64_t i) {
+            chains[chain] = chains[chain] + term(i);
+          });
+      sum += total(chains);
+    }
+    return sum;
+  }
+
   float row_max() const {
     Vec chains[kChains] = {-kInfinity, -kInfinity, -kInfinity, -kInfinity};
-    for_vectors([&](int chain, int64_t i) {
+    for_vectors(0, tail_, [&](int chain, int64_t i) {
       chains[chain] = larger(load(i), chains[chain]);
     });
     if (tail_ < in_.classes) {
@@ -125,8 +143,11 @@ class SoftmaxRow {
   }
 
   static float total(const Vec (&chains)[kChains]) {
+    return total((chains[0] + chains[1]) + (chains[2] + chains[3]));
+  }
+  static float total(Vec values) {
     float lanes[kWidth];
-    ((chains[0] + chains[1]) + (chains[2] + chains[3])).store(lanes);
+    values.store(lanes);
     float sum = 0;
     for (const float lane : lanes) {
       sum += lane;
@@ -137,14 +158,12 @@ class SoftmaxRow {
   SoftmaxLossSums row_sums() const {
     SoftmaxLossSums sums{.max = row_max(), .sum = 0};
     const Vec max = sums.max;
-    Vec chains[kChains] = {0.0F, 0.0F, 0.0F, 0.0F};
-    for_vectors([&](int chain, int64_t i) {
-      chains[chain] = chains[chain] + exponential(load(i) - max);
-    });
+    double sum =
+        sum_vectors([&](int64_t i) { return exponential(load(i) - max); });
     if (tail_ < in_.classes) {
-      chains[0] = chains[0] + exponential(load_tail() - max);
+      sum += total(exponential(load_tail() - max));
     }
-    sums.sum = total(chains);
+    sums.sum = static_cast<float>(sum);
     if (in_.label_smoothing != 0) {
       add_smoothing(sums);
     }
@@ -152,25 +171,27 @@ class SoftmaxRow {
   }
 
   void add_smoothing(SoftmaxLossSums& sums) const {
-    Vec weighted[kChains] = {0.0F, 0.0F, 0.0F, 0.0F};
-    Vec weights[kChains] = {0.0F, 0.0F, 0.0F, 0.0F};
-    const auto add = [&](int chain, int64_t i, auto... count) {
-      Vec x = load(i, count...);
-      if (in_.class_weights != nullptr) {
-        const Vec weight = Vec::load(in_.class_weights + i, count...);
-        weights[chain] = weights[chain] + weight;
-        x = x * weight;
-      }
-      weighted[chain] = weighted[chain] + x;
+    const auto weight_at = [&](int64_t i, auto... count) {
+      return Vec::load(in_.class_weights + i, count...);
     };
-    for_vectors(add);
-    if (tail_ < in_.classes) {
-      add(0, tail_, in_.classes - tail_);
+    const auto weighted_at = [&](int64_t i, auto... count) {
+      const Vec x = load(i, count...);
+      return in_.class_weights == nullptr ? x : x * weight_at(i, count...);
+    };
+    const int64_t rest = in_.classes - tail_;
+    double weighted = sum_vectors([&](int64_t i) { return weighted_at(i); });
+    if (rest > 0) {
+      weighted += total(weighted_at(tail_, rest));
     }
-    sums.weighted = total(weighted);
-    sums.weights = in_.class_weights == nullptr
-                       ? static_cast<float>(in_.classes)
-                       : total(weights);
+    sums.weighted = static_cast<float>(weighted);
+    sums.weights = static_cast<float>(in_.classes);
+    if (in_.class_weights != nullptr) {
+      double weights = sum_vectors([&](int64_t i) { return weight_at(i); });
+      if (rest > 0) {
+        weights += total(weight_at(tail_, rest));
+      }
+      sums.weights = static_cast<float>(weights);
+    }
   }
 
   /// @param target -1: none.
