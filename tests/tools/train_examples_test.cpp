@@ -529,6 +529,51 @@ TEST_F(TrainExamples, SaysWhatIsWrongWithExamples) {
       "gpt2_classifier",
       with(texts, "labels", classes(31, 0)),
       "'input_ids' has 32 rows and 'labels' has 31");
+  // Several values per row, which transformers takes for several labels by
+  // their type: here, the configuration says what they are.
+  const auto several = [](runtime::SafetensorsDtype dtype, double value) {
+    return tests::ExampleTensor{
+        dtype, {kRows, 4}, [=](int64_t row, int64_t place) {
+          return row == 17 && place == 2 ? value : static_cast<double>(row % 2);
+        }};
+  };
+  const std::string several_labels =
+      "model.problem_type=multi_label_classification";
+  for (const auto dtype :
+       {runtime::SafetensorsDtype::kF32, runtime::SafetensorsDtype::kI64}) {
+    fails(
+        "gpt2_classifier",
+        with(texts, "labels", several(dtype, 1)),
+        "for several labels per row, [rows, 4] of 0 and 1, set " +
+            several_labels);
+  }
+  fails(
+      "gpt2_classifier",
+      with(texts, "labels", several(runtime::SafetensorsDtype::kF32, -0.5)),
+      "'labels' holds -0.5; several labels per row are 0 or 1 each",
+      {several_labels});
+  fails(
+      "gpt2_classifier",
+      with(
+          texts,
+          "labels",
+          {runtime::SafetensorsDtype::kF32,
+           {kRows, 2},
+           [](int64_t, int64_t) { return 0.5; }}),
+      "'labels' is F32 [rows, 2]; the model predicts 4 numbers",
+      {"model.problem_type=regression"});
+  // Chances of the classes, of which the likeliest is scored.
+  write(with(texts, "labels", several(runtime::SafetensorsDtype::kF32, 0.25)));
+  const auto chances = train(
+      "chances",
+      1,
+      {fresh("gpt2_classifier"),
+       "model.problem_type=single_label_classification",
+       "data.heldout=" + file().string(),
+       "training.max_steps=1"});
+  EXPECT_EQ(chances.exit_code, 0) << chances.output;
+  EXPECT_TRUE(
+      read_json(folder_ / "chances/result.json").contains("heldout_accuracy"));
   fails(
       "bert_tokens",
       with(texts, "labels", classes(kRows, 0)),

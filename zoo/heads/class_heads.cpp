@@ -2,6 +2,7 @@
 #include "tessera/zoo/heads/class_heads.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/size_text.h"
 #include "tessera/zoo/inputs/column_checks.h"
 
 #include <torch/types.h>
@@ -29,22 +30,31 @@ at::Tensor inside(const at::Tensor& places, int64_t length) {
 ClassHead::ClassHead(HeadInputs inputs, const ClassifierOptions& options)
     : StandardHead(std::move(inputs)),
       labels_(labels_of(options)),
-      classes_(options.labels) {}
+      classes_(options.labels),
+      takes_chances_(options.problem_type == "single_label_classification") {}
 
 void ClassHead::check_labels(const ColumnChecks& examples) const {
   const auto& labels = examples.need("labels");
+  const bool has_all = labels.row_shape == std::vector<int64_t>{classes_};
   if (labels_ == HeadLabels::kClasses) {
     examples.shape("labels", {classes_});
-  } else if (is_floating(labels.dtype)) {
+    examples.flags(labels);
+  } else if (labels_ == HeadLabels::kNumbers) {
     TESSERA_CHECK(
-        labels_ == HeadLabels::kNumbers ||
-            labels.row_shape == std::vector<int64_t>{classes_},
-        "{} is {}; classes must be integers, [rows]; several labels per row must be {}",
+        has_all || (classes_ == 1 && labels.row_shape.empty()),
+        "{} is {}; the model predicts {} for each row, which takes {}; give model.classes a name for each number of a row, or one number per row",
+        examples.place("labels"),
+        show(labels),
+        runtime::count_text(classes_, "number"),
+        classes_ == 1 ? shape_text({}) : shape_text({classes_}));
+  } else if (is_floating(labels.dtype) || !labels.row_shape.empty()) {
+    TESSERA_CHECK(
+        is_floating(labels.dtype) && has_all && takes_chances_,
+        "{} is {}; classes must be integers, [rows]; for several labels per row, {} of 0 and 1, set model.problem_type=multi_label_classification, for numbers model.problem_type=regression",
         examples.place("labels"),
         show(labels),
         shape_text({classes_}));
   } else {
-    examples.shape("labels", {});
     examples.range(labels, classes());
   }
 }
@@ -63,7 +73,10 @@ Metric ClassHead::metric() const {
 void ClassHead::add_score(const ScoredBatch& batch, ScoreSums& sums) const {
   double weight = batch.rows();
   if (labels_ == HeadLabels::kClass) {
-    weight = sums.add_labels(batch.input.labels, batch.logits());
+    const at::Tensor& labels = batch.input.labels;
+    weight = sums.add_labels(
+        labels.is_floating_point() ? labels.argmax(-1) : labels,
+        batch.logits());
   } else if (labels_ == HeadLabels::kNumbers && batch.has_metric) {
     sums.add_numbers(batch.input.labels, batch.output.logits);
   }

@@ -35,6 +35,8 @@ class ClassHead : public StandardHead {
  private:
   HeadLabels labels_;
   int64_t classes_;
+  /// A class may be given by the chances of all.
+  bool takes_chances_;
 };
 
 /// Which of several choices, each a text.

@@ -116,14 +116,35 @@ void ColumnChecks::divides(const Column& ids) const {
       options_.sequence_multiple);
 }
 
-void ColumnChecks::range(const Column& column, int64_t bound) const {
+void ColumnChecks::for_each_rows(
+    const Column& column,
+    const std::function<void(const at::Tensor&)>& use) const {
   constexpr size_t kRowsAtATime = 65536;
-  for (size_t begin = 0; bound > 0 && begin < files_.size();
-       begin += kRowsAtATime) {
+  for (size_t begin = 0; begin < files_.size(); begin += kRowsAtATime) {
     std::vector<size_t> rows(std::min(kRowsAtATime, files_.size() - begin));
     std::iota(rows.begin(), rows.end(), begin);
-    check_range(files_, column.name, files_.read(column, rows), bound);
+    use(files_.read(column, rows));
   }
+}
+
+void ColumnChecks::range(const Column& column, int64_t bound) const {
+  if (bound > 0) {
+    for_each_rows(column, [&](const at::Tensor& values) {
+      check_range(files_, column.name, values, bound);
+    });
+  }
+}
+
+void ColumnChecks::flags(const Column& column) const {
+  for_each_rows(column, [&](const at::Tensor& values) {
+    const at::Tensor wrong = values.ne(0).logical_and(values.ne(1));
+    if (wrong.any().item<bool>()) {
+      TESSERA_FAIL(
+          "{} holds {}; several labels per row are 0 or 1 each; for numbers, set model.problem_type=regression",
+          place(column.name),
+          values.masked_select(wrong)[0].item<double>());
+    }
+  });
 }
 
 std::string ColumnChecks::place(const std::string& name) const {

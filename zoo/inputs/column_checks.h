@@ -7,6 +7,7 @@
 #include "tessera/zoo/inputs/example_options.h"
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -54,11 +55,18 @@ class ColumnChecks {
   /// The values, of which there are few, are as in check_range().
   /// @param bound 0: any values.
   void range(const Column& column, int64_t bound) const;
+  /// The values, of which there are few, are 0 and 1.
+  void flags(const Column& column) const;
 
   /// "'FILE': 'NAME'".
   std::string place(const std::string& name) const;
 
  private:
+  /// Calls `use` with the column's values, many rows at a time.
+  void for_each_rows(
+      const Column& column,
+      const std::function<void(const at::Tensor&)>& use) const;
+
   const ExampleFiles& files_;
   const ExampleOptions& options_;
   std::string architecture_;
