@@ -170,6 +170,7 @@ class Kit:
                 self.tests("runtime/kernels/pack_gpu_test.cpp", 15),
                 self.tests("runtime/kernels/mixed_norm_gpu_test.cpp", 15),
                 self.tests("runtime/kernels/fast_operators_gpu_test.cpp", 20),
+                self.tests("runtime/kernels/softmax_loss_gpu_test.cpp", 20),
                 self.tests("runtime/random/counter_random_gpu_test.cpp", 15),
                 self.tests("offload/stores/shard_store_gpu_test.cpp", 20)],
                 workers=6, is_gate=True),

@@ -101,7 +101,7 @@ MODELS = {
         "transformer.h.0.attn.attention.k_proj.weight",
         "transformer.h.1.mlp.c_proj.bias"),
     "mpt": model("Mpt", hf.MptConfig(
-        **TOKENS, d_model=12, n_layers=2, n_heads=3, expansion_ratio=1,
+        **TOKENS, d_model=12, n_layers=2, n_heads=3,
         max_seq_len=32),
         "transformer.wte.weight", "transformer.blocks.0.attn.Wqkv.weight",
         "transformer.blocks.1.norm_2.weight"),

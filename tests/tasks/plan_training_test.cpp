@@ -235,12 +235,13 @@ TEST_F(PlannedTrainingRun, TakesWhatIsPlannedOfAFolder) {
     const Names folder{
         "model.config=null", "model.folder=" + weights_of("model").string()};
     expect_takes_what_is_planned("folder", language_model(folder));
-    Names low = folder;
-    low.emplace_back("precision.parameters=bfloat16");
-    expect_takes_what_is_planned("bfloat16", language_model(low));
     use_few_words();
-    low[1] = "model.folder=" + weights_of("model").string();
-    expect_takes_what_is_planned("layers", language_model(low));
+    expect_takes_what_is_planned(
+        "bfloat16",
+        language_model(
+            {folder[0],
+             "model.folder=" + weights_of("model").string(),
+             "precision.parameters=bfloat16"}));
   });
 }
 

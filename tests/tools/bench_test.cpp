@@ -272,7 +272,7 @@ TEST(Bench, OperatorsOfTrainingReplaceRatesOfTheCpu) {
         "aten::addmm Float",
         "aten::gelu Float",
         "aten::gelu_backward BFloat16 backward",
-        "aten::silu BFloat16",
+        "tessera::gated_activation BFloat16",
         "aten::_softmax Float",
         "aten::_scaled_dot_product_flash_attention_for_cpu BFloat16",
         "aten::_scaled_dot_product_flash_attention_for_cpu_backward Float "

@@ -560,7 +560,7 @@ TEST_F(TrainExamples, SaysWhatIsWrongWithExamples) {
           {runtime::SafetensorsDtype::kF32,
            {kRows, 2},
            [](int64_t, int64_t) { return 0.5; }}),
-      "'labels' is F32 [rows, 2]; the model predicts 4 numbers",
+      "'labels' is F32 [rows, 2]; the model predicts 1 number for each row",
       {"model.problem_type=regression"});
   // Chances of the classes, of which the likeliest is scored.
   write(with(texts, "labels", several(runtime::SafetensorsDtype::kF32, 0.25)));

@@ -472,7 +472,7 @@ TEST(Registry, RefusesVariantsByTheNameOfTheirField) {
   refuse("falcon", "alibi", true, "only false");
   refuse("falcon", "multi_query", false, "only true");
   refuse("falcon", "new_decoder_architecture", true, "only false");
-  refuse("gemma", "use_bidirectional_attention", true, "only causal");
+  refuse("gemma", "use_bidirectional_attention", true, "only false");
   refuse("gemma3_text", "final_logit_softcapping", 30.0, "null");
   refuse(
       "gpt_neo",

@@ -65,6 +65,10 @@ inline const std::vector<Refusal>& refusals() {
        {"longformer*", "mae*", "moco", "swin_*", "vit_*"},
        "does not support context parallelism",
        "context size of 1"},
+      {Layout::kUlysses,
+       {"mpt"},
+       "3 heads are not divisible by 2",
+       "use a context size of 1, 3"},
       // A ring has keys of one rank at a time: no masks, biases or windows.
       {Layout::kRing,
        {"cpm1*",

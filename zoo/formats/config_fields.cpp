@@ -446,6 +446,10 @@ std::optional<int64_t> ConfigFields::token(
   return value;
 }
 
+std::optional<nlohmann::json> ConfigFields::given(const char* name) const {
+  return fields_.value().contains(name) ? json(name) : std::nullopt;
+}
+
 std::optional<nlohmann::json> ConfigFields::json(const char* name) const {
   const auto found = fields_.value().find(name);
   if (found == fields_.value().end()) {

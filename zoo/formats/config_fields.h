@@ -161,6 +161,9 @@ class ConfigFields {
 
   /// A nested field, or nullopt.
   std::optional<nlohmann::json> json(const char* name) const;
+  /// The same; a field that is absent is not recorded as null. Of those whose
+  /// default another field says, or that have no effect.
+  std::optional<nlohmann::json> given(const char* name) const;
   /// The same, with a default.
   nlohmann::json json_or(const char* name, nlohmann::json otherwise) const;
 

@@ -296,7 +296,7 @@ at::Tensor Decoder::embed(
     const at::Tensor& positions) {
   at::Tensor x = tokens_.forward(context_.local_tokens(input.input_ids));
   if (decoder_.embedding_scale != 1) {
-    x = x * torch::scalar_tensor(decoder_.embedding_scale)
+    x = x * torch::scalar_tensor(decoder_.embedding_scale, at::kDouble)
                 .to(x.scalar_type())
                 .item<double>();
   }

@@ -15,11 +15,11 @@ DecoderConfig exaone4_config(const ConfigFields& fields) {
     layer.placement = NormPlacement::kBranch;
   });
   if (!fields.is_null("sliding_window")) {
-    TESSERA_CHECK(
-        fields.json("layer_types"),
-        "{}: 'sliding_window' is given without 'layer_types'; add the list of the layers' types, or set 'sliding_window' to null",
-        fields.origin());
-    read_layer_types(fields, decoder, 4096, [](size_t) { return false; });
+    const auto pattern =
+        static_cast<size_t>(fields.size({"sliding_window_pattern"}, 4));
+    read_layer_types(fields, decoder, 4096, [pattern](size_t layer) {
+      return (layer + 1) % pattern != 0;
+    });
     for_layers(decoder, [](TransformerLayerOptions& layer) {
       layer.rotary = layer.local;
     });

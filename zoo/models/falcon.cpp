@@ -18,6 +18,7 @@ DecoderConfig falcon_config(const ConfigFields& fields) {
     fields.require_only(name, only);
   }
   fields.require_only("hidden_dropout", 0.0);
+  fields.given("num_kv_heads"); // of the new architecture alone
   const int64_t features = fields.size({"hidden_size", "n_embed"});
   const bool bias = fields.get<bool>({"bias"}, false);
   DecoderConfig decoder;

@@ -12,11 +12,7 @@ namespace {
 /// Norms that keep their weight less 1, and embeddings times the root of their
 /// size.
 void make_gemma(const ConfigFields& fields, DecoderConfig& decoder) {
-  const auto bidirectional = fields.find<bool>({"use_bidirectional_attention"});
-  TESSERA_CHECK(
-      !bidirectional.value_or(false),
-      "{}: 'use_bidirectional_attention' is true; only causal attention is implemented",
-      fields.origin());
+  fields.require_only("use_bidirectional_attention", false);
   const bool bias = fields.get<bool>({"attention_bias"}, false);
   set_attention_bias(decoder, bias, bias);
   for_layers(decoder, [](TransformerLayerOptions& layer) {

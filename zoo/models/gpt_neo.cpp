@@ -10,15 +10,17 @@ namespace tessera::zoo {
 
 namespace {
 
+constexpr int64_t kMostFeatures = int64_t{1} << 26;
+
 /// The kind of each layer: `attention_layers`, or `attention_types` expanded.
 std::vector<std::string> layer_kinds(const ConfigFields& fields, size_t count) {
   const auto check = [&](bool is_good, const char* name) {
     TESSERA_CHECK(
         is_good,
-        "{}: '{}' is {}; it must give global or local for each of the {} layers, as in [[[\"global\", \"local\"], 12]] or a list of their kinds",
+        "{}: '{}' is {}; it must give global or local for each of the {} layers ('num_layers'), as in [[[\"global\", \"local\"], 12]] or a list of their kinds",
         fields.origin(),
         name,
-        runtime::show_json(fields.json(name).value_or(nullptr)),
+        runtime::show_json(fields.given(name).value_or(nullptr)),
         count);
   };
   std::vector<std::string> kinds;
@@ -28,7 +30,8 @@ std::vector<std::string> layer_kinds(const ConfigFields& fields, size_t count) {
     kinds.push_back(kind.get<std::string>());
   };
   const char* name = "attention_layers";
-  if (const auto list = fields.json("attention_layers")) {
+  if (const auto list = fields.given("attention_layers")) {
+    fields.given("attention_types"); // of which it is made
     check(list->is_array(), name);
     for (const nlohmann::json& kind : *list) {
       add(kind, name);
@@ -79,6 +82,12 @@ DecoderConfig gpt_neo_config(const ConfigFields& fields) {
   attention.dropout = fields.probability({"attention_dropout"});
   attention.deviation = decoder.deviation;
   layer.feed_forward.features = features;
+  const auto inner = fields.find<int64_t>({"intermediate_size"});
+  TESSERA_CHECK(
+      inner || features <= kMostFeatures,
+      "{}: 'hidden_size' is {}; without 'intermediate_size', which is then four times as many, it must be at most 2^26",
+      fields.origin(),
+      features);
   layer.feed_forward.inner = fields.size({"intermediate_size"}, 4 * features);
   layer.feed_forward.activation =
       fields.activation({"activation_function"}, "gelu_new");

@@ -10,7 +10,8 @@ namespace tessera::zoo {
 
 namespace {
 
-constexpr int64_t kMostInner = int64_t{1} << 30;
+constexpr int64_t kExpansion = 4; ///< of the feed-forward layers
+constexpr int64_t kMostExpanded = (int64_t{1} << 28) / kExpansion;
 
 /// The slopes of ALiBi: a geometric sequence for the next power of two of
 /// heads, of which other numbers take every second one first.
@@ -38,7 +39,7 @@ std::vector<double> distance_slopes(int64_t heads, double most) {
 
 DecoderConfig mpt_config(const ConfigFields& fields) {
   const ConfigFields inner(
-      fields.json("attn_config").value_or(nlohmann::json::object()),
+      fields.given("attn_config").value_or(nlohmann::json::object()),
       fields.origin() + ": 'attn_config'");
   inner.require_only<std::string>("attn_type", "multihead_attention");
   inner.require_only("alibi", true);
@@ -49,6 +50,11 @@ DecoderConfig mpt_config(const ConfigFields& fields) {
       !inner.find<double>({"clip_qkv"}),
       "{}: 'clip_qkv' is given; MPT is implemented only without it: use a model where it is null",
       inner.origin());
+  // Without effect in transformers.
+  for (const char* name :
+       {"init_device", "learned_pos_emb", "max_seq_len", "norm_type"}) {
+    fields.given(name);
+  }
   fields.require_only("no_bias", true);
   fields.require_only("emb_pdrop", 0.0);
   fields.require_only("resid_pdrop", 0.0);
@@ -72,14 +78,13 @@ DecoderConfig mpt_config(const ConfigFields& fields) {
   attention.scale = inner.find<double>({"softmax_scale"});
   attention.deviation = decoder.deviation;
   layer.feed_forward.features = features;
-  const int64_t ratio = fields.count({"expansion_ratio"}, 4);
+  fields.require_only("expansion_ratio", kExpansion);
   TESSERA_CHECK(
-      features <= kMostInner / ratio,
-      "{}: 'd_model' is {} and 'expansion_ratio' {}; their product must be at most 2^30",
+      features <= kMostExpanded,
+      "{}: 'd_model' is {}; it must be at most 2^26",
       fields.origin(),
-      features,
-      ratio);
-  layer.feed_forward.inner = features * ratio;
+      features);
+  layer.feed_forward.inner = kExpansion * features;
   layer.feed_forward.bias = false;
   layer.feed_forward.deviation = decoder.deviation;
   decoder.layers =

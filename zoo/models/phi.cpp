@@ -62,6 +62,8 @@ DecoderConfig phi3_config(const ConfigFields& fields) {
        .padding_token = 32000,
        .rotary_share = 1.0});
   read_layer_types(fields, decoder, {}, [](size_t) { return true; });
+  fields.given("embd_pdrop"); // transformers has no such dropout
+  fields.given("original_max_position_embeddings"); // for LongRoPE alone
   for_layers(decoder, [&](TransformerLayerOptions& layer) {
     layer.dropout = fields.probability({"resid_pdrop"});
   });

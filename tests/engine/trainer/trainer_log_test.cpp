@@ -136,8 +136,9 @@ TEST(TrainerLog, WarnsOnceOfAWarmUpThatIsTooLong) {
     options.resume = true;
     EXPECT_EQ(warnings_of_warmup(world, options, "and the run 5"), 1);
     // The last step reaches the peak.
-    options.max_steps = 6;
-    EXPECT_EQ(warnings_of_warmup(world, options, ""), 0);
+    auto longer = options_of(folder.path() / "longer", 1);
+    longer.schedule.warmup_steps = 5;
+    EXPECT_EQ(warnings_of_warmup(world, longer, ""), 0);
   });
 }
 

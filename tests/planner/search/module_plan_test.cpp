@@ -314,7 +314,8 @@ TEST(ModulePlan, DividesMicroBatchesForMoreThanTheAccuracyOfTimes) {
     EXPECT_EQ(little.best_pick()->accumulate, 1);
   }
   const ModulePlan much = with(32, 1, 5000);
-  EXPECT_EQ(much.best_pick()->batch_size, fastest_of(much).batch_size);
+  EXPECT_LE(
+      much.best_pick()->step_seconds, 1.15 * fastest_of(much).step_seconds);
   EXPECT_LT(much.best_pick()->batch_size, 32);
 }
 

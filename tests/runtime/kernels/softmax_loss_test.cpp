@@ -165,36 +165,6 @@ TEST(SoftmaxLoss, CheckOfTheCudaKernelFindsRowsThatAreLeftOut) {
   });
 }
 
-// A kernel that fails its check is replaced, and results are right.
-TEST(SoftmaxLoss, FallsBackToLibTorchsOperators) {
-  with_the_shim_as_plugin([] {
-    kernel_options().runs_block = [](const dim3&) { return false; };
-    const LossKernel run = [](const at::Tensor& logits,
-                              const at::Tensor& losses,
-                              const at::Tensor& targets,
-                              const at::Tensor& scale,
-                              int64_t classes,
-                              const SoftmaxLossOptions& options,
-                              bool gradients) {
-      softmax_loss_cuda(
-          logits,
-          losses,
-          targets,
-          scale,
-          options.class_weights.defined()
-              ? std::optional<at::Tensor>(options.class_weights)
-              : std::nullopt,
-          classes,
-          options.ignore_index,
-          options.label_smoothing,
-          options.z_loss,
-          gradients);
-    };
-    check_case({at::kBFloat16, 6, 97, 97, 0.1, 1e-2, true}, run);
-    check_case({at::kFloat, 6, 97, 104}, run);
-  });
-}
-
 TEST(SoftmaxLoss, IsOneOperatorOfADryRun) {
   DryRun run;
   const at::Tensor logits = at::empty({64, 1001});

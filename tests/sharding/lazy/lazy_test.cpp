@@ -167,7 +167,7 @@ TEST(Lazy, OnAllRanksOrOnNone) {
     MemoryLedger ledger;
     expect_error(
         [&] { Pager(world, *net.ptr(), {}, ledger); },
-        {"rank 1 differs", "in whether they are lazy"});
+        {"rank 1 differs", "trained, lazy on rank 1"});
   });
 }
 
