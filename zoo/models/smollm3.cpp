@@ -17,7 +17,7 @@ DecoderConfig smollm3_config(const ConfigFields& fields) {
        .rotary_base = 2000000});
   read_biases(fields, decoder);
   const int64_t interval = fields.size({"no_rope_layer_interval"}, 4);
-  const auto rotated = fields.json("no_rope_layers");
+  const auto rotated = fields.given("no_rope_layers");
   TESSERA_CHECK(
       !rotated ||
           (rotated->is_array() && rotated->size() == decoder.layers.size()),
