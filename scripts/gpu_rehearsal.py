@@ -54,6 +54,8 @@ ONLY_ON_CUDA = {  # tests of what the virtual device has not
             "a limit of its memory"},
     "engine/trainer/trainer_gpu_test.cpp": {
         "TrainerCuda.PhasesAreTimedOnTheDevice": "a speed of its own"},
+    "runtime/kernels/softmax_loss_gpu_test.cpp": {
+        "SoftmaxLossGpu.IsTheKernels": "kernels"},
     "runtime/comm/communicator_gpu_test.cpp": {
         "CudaCommunicator.RanksOfOneDeviceShareItsMemory":
             "memory that processes share",

@@ -33,6 +33,13 @@ using SoftmaxLossOperator = decltype(softmax_loss_cuda);
 /// The plugin's; null without one.
 SoftmaxLossLaunch* registered_launch = nullptr;
 
+void launch(const SoftmaxLossRows& all) {
+  TESSERA_CHECK(
+      registered_launch != nullptr,
+      "softmax_loss_: the CUDA backend is not loaded; build with -DTESSERA_CUDA=ON and call tessera::init() first");
+  registered_launch(all);
+}
+
 LowPrecision format_of(const at::Tensor& logits) {
   switch (logits.scalar_type()) {
     case at::kBFloat16:
@@ -173,8 +180,7 @@ std::vector<KernelResult> solve_softmax_loss(
       softmax_loss_by_operators(
           logits, losses, targets, scale, classes, options, true);
     } else {
-      registered_launch(
-          rows_of(logits, losses, targets, scale, classes, options, true));
+      launch(rows_of(logits, losses, targets, scale, classes, options, true));
     }
     const std::string of = formatted(
         " of {} classes, {}", classes, plain ? "plain" : "with all options");
@@ -343,9 +349,6 @@ void softmax_loss_cuda(
     double label_smoothing,
     double z_loss,
     bool gradients) {
-  TESSERA_CHECK(
-      registered_launch != nullptr,
-      "softmax_loss_: the CUDA backend is not loaded; build with -DTESSERA_CUDA=ON and call tessera::init() first");
   if (logits.size(0) == 0) {
     return;
   }
@@ -353,7 +356,7 @@ void softmax_loss_cuda(
   const SoftmaxLossOptions options =
       options_of(class_weights, ignore_index, label_smoothing, z_loss);
   if (softmax_loss_trial(format_of(logits)).serves()) {
-    registered_launch(
+    launch(
         rows_of(logits, losses, targets, scale, classes, options, gradients));
     return;
   }

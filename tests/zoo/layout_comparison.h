@@ -442,9 +442,9 @@ inline void save_subject(
     const std::filesystem::path& folder) {
   torch::manual_seed(3);
   auto config = nlohmann::json::parse(subject.config);
-  // Every term matters; in lower precision no softmax is so steep that it
-  // makes much of a rounding.
-  config["initializer_range"] = layout.compute ? 0.1 : 0.3;
+  // Every term matters.
+  config["initializer_range"] =
+      layout.compute ? subject.lower_precision_range : 0.3;
   if (layout.compute) {
     config["initializer_factor"] = 0.25; // of T5
   }

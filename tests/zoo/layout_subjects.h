@@ -26,6 +26,9 @@ struct Subject {
   int64_t segments = 0; ///< of texts, above 0 with a context and spans
   /// Not where batch norms of a few rows, or routers, make much of roundings.
   bool takes_lower_precision = true;
+  /// Of initial weights there: such that softmax is nowhere so steep that it
+  /// makes much of a rounding. Norms of queries and keys make it steeper.
+  double lower_precision_range = 0.1;
   bool takes_recomputation = true; ///< routers' losses need what layers kept
   bool drops = false; ///< steps leave out layers, and tokens of layers
 };
@@ -52,7 +55,8 @@ inline const Subject kSubjects[] = {
          "num_attention_heads": 8, "num_key_value_heads": 4,
          "max_position_embeddings": 16, "sliding_window": 3,
          "pad_token_id": 0, "attention_dropout": 0.2})",
-     .takes_ring = false},
+     .takes_ring = false,
+     .lower_precision_range = 0.03},
     {.name = "bert",
      .architecture = "BertForMaskedLM",
      .config = R"({"model_type": "bert", "vocab_size": 37, "hidden_size": 12,

@@ -64,7 +64,8 @@ at::Tensor VocabHead::own_loss(
     const at::Tensor& bias,
     const at::Tensor& targets,
     bool is_mean) const {
-  if (context_.parallel() != nullptr) {
+  const TensorParallel* tp = context_.parallel();
+  if (tp != nullptr && tp->group->size() > 1) {
     VocabParallelLossOptions options;
     options.reduction = is_mean ? LossReduction::kMean : LossReduction::kSum;
     return vocab_parallel_cross_entropy(

@@ -41,15 +41,21 @@ inline at::Tensor matrix(
 
 /// m, k and n of which some are odd, in all orientations; mm, addmm and what
 /// autograd makes of them.
-inline void check_products(c10::Device device) {
+/// @param half_shapes how many of the shapes in float16, which LibTorch
+///   multiplies slowly on the CPU.
+inline void check_products(c10::Device device, size_t half_shapes) {
   torch::manual_seed(3);
   for (const auto dtype : {at::kBFloat16, at::kHalf}) {
     const auto options = at::TensorOptions(device).dtype(dtype);
-    for (const auto& [m, k, n] : std::vector<std::array<int64_t, 3>>{
-             {1024, 1024, 1025},
-             {1025, 1031, 1024},
-             {515, 1025, 2049},
-             {2050, 512, 1026}}) {
+    std::vector<std::array<int64_t, 3>> shapes{
+        {515, 1025, 2049},
+        {1024, 1024, 1025},
+        {1025, 1031, 1024},
+        {2050, 512, 1026}};
+    if (dtype == at::kHalf) {
+      shapes.resize(half_shapes);
+    }
+    for (const auto& [m, k, n] : shapes) {
       for (const bool turns_a : {false, true}) {
         for (const bool turns_b : {false, true}) {
           const at::Tensor a = matrix(m, k, options, turns_a);

@@ -26,7 +26,8 @@ class FastOperatorsGpu : public tests::CudaTest {
 } // namespace
 
 TEST_F(FastOperatorsGpu, MultiplyByWayOfCopies) {
-  tests::fast_operators_cases::check_products(tests::cuda_device());
+  tests::fast_operators_cases::check_products(
+      tests::cuda_device(), static_cast<size_t>(tests::gpu_size(4, 1)));
 }
 
 TEST_F(FastOperatorsGpu, AddBiasesInPlace) {
