@@ -64,6 +64,10 @@ bool in_backward() {
   return torch::autograd::get_current_graph_task_id() >= 0;
 }
 
+bool in_recomputation() {
+  return state().recomputations > 0;
+}
+
 int current_backward() {
   return state().recomputations > 0
              ? state().outer_backward

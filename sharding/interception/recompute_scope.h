@@ -43,6 +43,9 @@ class RecomputeScope {
 /// Returns whether autograd runs a backward on this thread.
 bool in_backward();
 
+/// Returns whether this thread is inside a RecomputeScope.
+bool in_recomputation();
+
 /// Returns autograd's number of the backward that the user has started, also
 /// inside a recomputation; -1 outside of backward.
 int current_backward();

@@ -450,6 +450,15 @@ bool has_compatible_shallow_copy_type(
   return at::_has_compatible_shallow_copy_type(tensor, from);
 }
 
+[[noreturn]] void fail_on_weight(const at::Tensor& x, const char* operation) {
+  const DividedParameter* parameter = divided_parameter(x);
+  TESSERA_FAIL(
+      "{}: this operator does not support {}, which is divided by a tensor plan; only linear, matmul, mm, addmm and embedding do. Leave its layer out of the plan. (weight.detach() is this rank's part.)",
+      operation,
+      parameter == nullptr ? "a view of a weight"
+                           : "'" + parameter->name() + "'");
+}
+
 /// For operators that would mix a partition with whole tensors; others get the
 /// general rule.
 void refuse_weights(
@@ -553,11 +562,23 @@ const DividedParameter* common_columns(
 } // namespace
 
 void check_no_weight(const at::Tensor& x, const char* operation) {
-  TESSERA_CHECK(
-      in_backward() || !x.defined() || is_dtensor(x) ||
-          !x.key_set().has(kDividedKey),
-      "{}: this operator does not support a weight that is divided by a tensor plan; only linear, matmul, mm, addmm and embedding do. Leave its layer out of the plan.",
-      operation);
+  if (!in_backward() && x.defined() && !is_dtensor(x) &&
+      x.key_set().has(kDividedKey)) {
+    fail_on_weight(x, operation);
+  }
+}
+
+void check_records_no_weight(const at::Tensor& x, const char* operation) {
+  if (!x.defined() || !x.requires_grad() || !at::GradMode::is_enabled() ||
+      !x.key_set().has(kDividedKey) || is_dtensor(x)) {
+    return;
+  }
+  const DividedParameter* parameter = divided_parameter(x);
+  const bool is_of_one =
+      parameter != nullptr && parameter->tp->group->size() == 1;
+  if (!is_of_one && (!in_backward() || in_recomputation())) {
+    fail_on_weight(x, operation);
+  }
 }
 
 void register_divided_operators() {

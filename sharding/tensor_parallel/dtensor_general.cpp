@@ -209,6 +209,35 @@ void elementwise(
   }
 }
 
+/// Whether an operand is an ordinary tensor like the partition `weight`: the
+/// code is about the part.
+bool has_same_part(
+    const c10::OperatorHandle& op,
+    const torch::jit::Stack& stack,
+    const at::Tensor& weight) {
+  bool found = false;
+  for_each_tensor(op, stack, [&](const at::Tensor& x, size_t) {
+    found = found || (x.defined() && !x.key_set().has(kDividedKey) &&
+                      x.sizes() == weight.sizes());
+  });
+  return found;
+}
+
+/// Views are checked where something is computed from them.
+void check_weights(
+    const c10::OperatorHandle& op,
+    const torch::jit::Stack& stack) {
+  if (returns_view(op) || is_written_by(op) ||
+      op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) {
+    return; // those of which it consists are checked
+  }
+  for_each_tensor(op, stack, [&](const at::Tensor& x, size_t) {
+    if (!has_same_part(op, stack, x)) {
+      check_records_no_weight(x, op.schema().name().c_str());
+    }
+  });
+}
+
 /// Calls an operator without DTensors as if there were no rule; those of which
 /// it consists may have one, for partitions of weights.
 void pass_on(
@@ -261,6 +290,7 @@ void general_rule(
     torch::jit::Stack* stack) {
   const Leader leader = find_leader(op, *stack);
   if (!leader.tensor.defined()) {
+    check_weights(op, *stack);
     pass_on(op, keys, stack);
   } else if (op.hasTag(at::Tag::pointwise)) {
     elementwise(op, stack, leader);

@@ -30,6 +30,7 @@ at::Tensor along(
     const at::Tensor& x,
     const std::vector<int64_t>& dims,
     const Function& function) {
+  check_records_no_weight(x, "softmax, norm or triangle");
   const DTensorImpl* wrapper = dtensor(x);
   const bool is_across =
       wrapper != nullptr && wrapper->divided() &&
@@ -54,6 +55,7 @@ at::Tensor summed(
     bool keeps,
     bool is_mean,
     const Sum& sum) {
+  check_records_no_weight(x, is_mean ? "mean" : "sum");
   const DTensorImpl* wrapper = dtensor(x);
   if (wrapper == nullptr || !wrapper->divided()) {
     const at::Tensor full = full_tensor(x);

@@ -54,6 +54,11 @@ torch::jit::Stack call_general(
 ///   which only some operators support.
 void check_no_weight(const at::Tensor& x, const char* operation);
 
+/// The same where autograd records what a model computes: a sum over a part of
+/// a weight would be taken for one over the whole. Elsewhere partitions are
+/// copied, initialized and looked at.
+void check_records_no_weight(const at::Tensor& x, const char* operation);
+
 void register_view_rules(torch::Library& library);
 void register_reduction_rules(torch::Library& library);
 void register_attention_rule(torch::Library& library);

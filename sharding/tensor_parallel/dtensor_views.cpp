@@ -317,6 +317,7 @@ at::Tensor cat(const at::ITensorListRef& list, int64_t dim) {
   std::vector<at::Tensor> tensors;
   at::Tensor first; // of those that are divided
   for (const at::Tensor& x : list) {
+    check_records_no_weight(x, "cat");
     tensors.push_back(x);
     if (!first.defined() && divided_dtensor(x) != nullptr) {
       first = x;
@@ -368,6 +369,7 @@ at::Tensor repeat_interleave(
     int64_t repeats,
     std::optional<int64_t> dim,
     std::optional<int64_t> output_size) {
+  check_records_no_weight(x, "repeat_interleave");
   const DTensorImpl* wrapper = divided_dtensor(x);
   if (wrapper != nullptr && !dim) {
     return on_full(
@@ -393,6 +395,7 @@ at::Tensor constant_pad_nd(
     const at::Tensor& x,
     at::IntArrayRef pad,
     const at::Scalar& value) {
+  check_records_no_weight(x, "constant_pad_nd");
   const DTensorImpl* wrapper = divided_dtensor(x);
   const bool pads =
       wrapper != nullptr &&

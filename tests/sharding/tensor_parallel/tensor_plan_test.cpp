@@ -310,6 +310,34 @@ TEST(TensorPlan, SaysWhatCannotBeDivided) {
     expect_error(
         [&] { torch::linear(x, weight.narrow(0, 0, 2)); }, {"a weight"});
     expect_error([&] { torch::einsum("bi,oi->bo", {x, weight}); }, {"einsum"});
+    // What would be computed on this rank's part in place of the whole.
+    torch::nn::Linear column(6, 4);
+    apply_tensor_plan(*column, {{"", kColumn}}, tp);
+    const std::vector<std::pair<const char*, std::function<void()>>> others{
+        {"norm", [&] { weight.norm(); }},
+        {"sum", [&] { weight.sum(); }},
+        {"mean", [&] { column->bias.mean(); }},
+        {"pow", [&] { column->bias.square(); }},
+        {"abs", [&] { weight.abs(); }},
+        {"max", [&] { weight.max(); }},
+        {"mul", [&] { weight * 2; }},
+        {"softmax", [&] { weight.softmax(0); }},
+        {"stack",
+         [&] {
+           torch::stack({weight, weight});
+         }},
+        {"a view", [&] { weight.view(-1).sum(); }},
+        {"a view", [&] { weight.t().slice(0, 0, 3).mean(0); }},
+        {"normalize", [&] { torch::nn::functional::normalize(weight); }}};
+    for (const auto& [label, compute] : others) {
+      SCOPED_TRACE(label);
+      expect_error(compute, {"divided by a tensor plan"});
+      const torch::NoGradGuard no_grad; // looking at the part is no error
+      compute();
+    }
+    expect_error([&] { weight.norm(); }, {"'head.weight'"});
+    EXPECT_TRUE(weight.equal(weight.detach().clone()));
+    EXPECT_EQ(weight.detach().sum().dim(), 0);
     expect_error(
         [&] {
           weight.set_data(torch::zeros({37, 24}, at::kDouble));
