@@ -187,7 +187,9 @@ class Engine {
   void zero_grad();
 
   /// The whole gradient of a parameter, averaged over the ranks; undefined if
-  /// no rank has one. Collective.
+  /// no rank has one. Of a parameter that tensor-parallel ranks divide, it is
+  /// the gradient of this rank's part, here and in what follows: gather(),
+  /// for_each_parameter(); save_weights() writes the whole. Collective.
   at::Tensor grad(const at::Tensor& parameter);
 
   /// Unshards all parameters until the scope ends, in the dtype in which

@@ -71,6 +71,26 @@ void warn_of_unscaled_float16(
   }
 }
 
+/// Of backwards before wrap(): a loop of plain LibTorch resets gradients at the
+/// start of its step, one of an engine has nothing to reset there.
+void warn_of_earlier_gradients(const std::vector<sharding::PageSpec>& pages) {
+  std::string first;
+  int64_t count = 0;
+  for (const sharding::PageSpec& page : pages) {
+    for (const auto& parameter : page.parameters) {
+      if (parameter.record.tensor.grad().defined()) {
+        first = count++ == 0 ? parameter.record.name() : first;
+      }
+    }
+  }
+  if (count > 0) {
+    log_warning(
+        "wrap: {} parameters have gradients, the first of them '{}': the first step adds them to its own. Call zero_grad() of the module before wrap() if they are left from an earlier step.",
+        count,
+        first);
+  }
+}
+
 /// Whether some activations rest on the host.
 bool offloads_activations(
     const torch::nn::Module& module,
@@ -324,6 +344,9 @@ Engine::Engine(
                 world.rank(), world.size(), sharding.shard_ranks);
   const std::vector<sharding::PageSpec> pages =
       sharding::plan_pages(*module_, sharding, meshes);
+  if (world.rank() == 0) {
+    warn_of_earlier_gradients(pages);
+  }
   if (options.parallel != nullptr) {
     check_updates_of_parts(pages, rules);
     check_divided_by(pages, *options.parallel, world.rank());

@@ -14,7 +14,9 @@ namespace tessera {
 
 /// Summarizes every parameter whose whole name matches the regular expression
 /// `pattern`, and its gradient as Engine::grad() returns it; there is none
-/// after step(). Computed from the shards, without all-gathers. Collective.
+/// after step(). Of what tensor-parallel ranks divide, it is the part of this
+/// rank that is summarized, and its sizes. Computed from the shards, without
+/// all-gathers. Collective.
 std::vector<TensorSummary> inspect_model(
     Engine& engine,
     const std::string& pattern = ".*");

@@ -21,7 +21,8 @@ struct LinearCrossEntropyOptions {
   /// keeps logits small (arXiv:2204.02311).
   double z_loss = 0;
   /// [classes], floating point, without gradient: factors of the losses of
-  /// classes; the mean is then over the weights of the targets. Undefined: 1.
+  /// classes, z_loss included; the mean is then over the weights of the
+  /// targets. Undefined: 1.
   at::Tensor class_weights;
   /// Rows whose logits exist at the same time; 0: 256 on the CPU, elsewhere
   /// equal parts of at most 1 GiB of logits (256 MiB with `fused` off).

@@ -296,7 +296,8 @@ void softmax_loss_by_operators(
     }
   }
   if (options.z_loss != 0) {
-    local = local + log_sum.square() * options.z_loss;
+    const at::Tensor penalty = log_sum.square() * options.z_loss;
+    local = local + (weights.defined() ? penalty * target_weight : penalty);
   }
   const at::Tensor ignored = counted.logical_not();
   losses.copy_(local.masked_fill(ignored, 0).squeeze(1));
@@ -309,7 +310,8 @@ void softmax_loss_by_operators(
     at::Tensor factor = weights.defined()
                             ? target_weight * (1 - smooth) + weight_sum * spread
                             : at::ones_like(log_sum);
-    x.mul_(factor + log_sum * (2 * options.z_loss));
+    const at::Tensor slope = log_sum * (2 * options.z_loss);
+    x.mul_(factor + (weights.defined() ? slope * target_weight : slope));
   }
   x.scatter_add_(
       1,

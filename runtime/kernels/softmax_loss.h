@@ -7,10 +7,12 @@
 // classes, x_j the logits, w_j the class weights (1 without), t the target and
 // e the label smoothing, the loss of a row is
 //
-//     (1 - e) w_t (lse - x_t) + e / C sum_j w_j (lse - x_j) + z_loss lse^2
+//     (1 - e) w_t (lse - x_t) + e / C sum_j w_j (lse - x_j)
+//     + z_loss w_t lse^2
 //
 // (arXiv:1512.00567; z_loss: arXiv:2204.02311), as LibTorch's cross_entropy
-// computes it. The kernels read a row of logits from memory once and write its
+// computes it. With w_t in the last term, too, a mean over the weights of
+// targets is the same for weights that are all twice as large. The kernels read a row of logits from memory once and write its
 // gradient over it: 4 bytes a logit of 16 bits, where LibTorch's operators move
 // 20 and keep a float32 copy. Sums are in float32. They are an operator,
 // tessera::softmax_loss_, so that dry runs, profiles and devices see it.
@@ -30,7 +32,7 @@ struct SoftmaxLossOptions {
   /// logits are.
   int64_t ignore_index = -100;
   double label_smoothing = 0; ///< share of the target spread over all classes
-  double z_loss = 0; ///< coefficient of lse^2
+  double z_loss = 0; ///< coefficient of w_t lse^2
   at::Tensor class_weights; ///< [classes] float32, or undefined: ones
 };
 

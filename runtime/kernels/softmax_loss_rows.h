@@ -68,8 +68,9 @@ __device__
     factor += spread * row.weights;
   }
   if (in.z_loss != 0) {
-    loss += in.z_loss * lse * lse;
-    factor += 2 * in.z_loss * lse;
+    const float z_loss = in.z_loss * target_weight;
+    loss += z_loss * lse * lse;
+    factor += 2 * z_loss * lse;
   }
   const float scale = *in.scale;
   return {loss, scale * factor / row.sum, scale * spread, scale * keep};

@@ -502,6 +502,27 @@ TEST_P(GradientTraps, LossesThatShareAForwardAreAdded) {
   });
 }
 
+// A loop of plain LibTorch resets them at the start of its step.
+TEST_P(GradientTraps, GradientsFromBeforeWrapAreTold) {
+  run_ranks(GetParam(), [](World& world) {
+    for (const bool is_reset : {false, true}) {
+      auto net = std::make_shared<BranchesImpl>();
+      net->forward(torch::randn({2, kWidth}), true).sum().backward();
+      if (is_reset) {
+        net->zero_grad();
+      }
+      ::testing::internal::CaptureStderr();
+      auto engine = wrap(net, group_per_layer());
+      const std::string log = ::testing::internal::GetCapturedStderr();
+      EXPECT_EQ(
+          log.find("4 parameters have gradients, the first of them "
+                   "'trunk.weight'") != std::string::npos,
+          !is_reset && world.rank() == 0)
+          << log;
+    }
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Worlds, GradientTraps, ::testing::Range(1, 4));
 
 } // namespace tessera::tests::gradient_traps_test

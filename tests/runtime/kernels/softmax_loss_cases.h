@@ -90,10 +90,11 @@ inline at::Tensor exact_losses(
       options.ignore_index,
       options.label_smoothing);
   const at::Tensor counted = targets.ne(options.ignore_index);
-  return losses + at::where(
-                      counted,
-                      at::logsumexp(logits, 1).square() * options.z_loss,
-                      at::zeros_like(losses));
+  at::Tensor penalty = at::logsumexp(logits, 1).square() * options.z_loss;
+  if (weights.defined()) {
+    penalty = penalty * weights.index_select(0, targets.mul(counted));
+  }
+  return losses + at::where(counted, penalty, at::zeros_like(losses));
 }
 
 /// Elements of 16 bits within one rounding, all within the errors of float32.
