@@ -159,6 +159,7 @@ void ModelLoading::apply() {
   subject_.pager.wait_for_gather_lane();
   log_begun_anew();
   log_other_optimizers();
+  log_dropped_groups();
   load_opaques(); // first: they may refuse what they are given
   load_slices();
   for (size_t i = 0; i < full_tensors_.size(); ++i) {
@@ -181,6 +182,22 @@ void ModelLoading::apply() {
   }
   subject_.optimizer.set_learning_rate(manifest.engine.at("learning_rate"));
   subject_.pager.invalidate();
+}
+
+/// Of an optimizer of torch, in Python, where the engine has options now.
+void ModelLoading::log_dropped_groups() const {
+  const char* const groups = "optimizer groups";
+  const CheckpointManifest& manifest = reader_.manifest();
+  const auto is_passed = [&](const Checkpointable* state) {
+    return state->name() == groups;
+  };
+  if (subject_.files.rank() == 0 && !manifest.ranks.empty() &&
+      manifest.ranks.front().states.contains(groups) &&
+      std::none_of(subject_.states.begin(), subject_.states.end(), is_passed)) {
+    log_warning(
+        "load: the checkpoint has parameter groups with rates and options of their own, which are dropped: all parameters go on with the learning rate {} and the options of this engine. To keep the groups, give wrap() an optimizer of torch as in the run that saved them.",
+        manifest.engine.at("learning_rate").get<double>());
+  }
 }
 
 /// A tensor of rank `r`, or of another rank if that one does not have it.

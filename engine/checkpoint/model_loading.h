@@ -50,6 +50,7 @@ class ModelLoading {
   void check_optimizer(const OptimizedParameter& parameter);
   void log_begun_anew() const;
   void log_other_optimizers() const;
+  void log_dropped_groups() const;
 
   const CheckpointSubject& subject_;
   const ModelTensors& model_;

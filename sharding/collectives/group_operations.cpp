@@ -4,6 +4,7 @@
 #include "tessera/sharding/collectives/check_length.h"
 #include "tessera/sharding/collectives/linear_function.h"
 
+#include <ATen/ops/_unsafe_view.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 
@@ -45,6 +46,16 @@ at::Tensor with_length(const at::Tensor& front, int64_t length) {
 }
 
 /// Concatenates the parts of all ranks along `dim`.
+/// Moves dimension 0 to `dim`; contiguous, for otherwise products and norms
+/// would each copy it and keep their copies. No view for autograd, which
+/// refuses those that a custom function returns where layers add a bias in
+/// place.
+at::Tensor moved_from_front(const at::Tensor& x, int64_t dim) {
+  const at::Tensor moved = x.movedim(0, dim);
+  return moved.is_contiguous() ? at::_unsafe_view(x, moved.sizes())
+                               : moved.contiguous();
+}
+
 at::Tensor gathered(
     const at::Tensor& part,
     int64_t dim,
@@ -68,8 +79,7 @@ at::Tensor gathered(
     }
     all = at::cat(parts);
   }
-  // Otherwise products and norms would each copy it, and keep their copies.
-  return all.movedim(0, dim).contiguous();
+  return moved_from_front(all, dim);
 }
 
 at::Tensor reduce_scattered(
@@ -82,7 +92,7 @@ at::Tensor reduce_scattered(
       .reduce_scatter_sum(
           part, front, "reduce-scatter in the group '" + group.name() + "'")
       .wait();
-  return part.movedim(0, dim).contiguous();
+  return moved_from_front(part, dim);
 }
 
 } // namespace

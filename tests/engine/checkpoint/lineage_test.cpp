@@ -206,6 +206,36 @@ TEST_P(LineageByWorld, AnEmptyPathIsNoFolder) {
   });
 }
 
+/// As the optimizer of torch of an engine in Python.
+class Groups : public Checkpointable {
+ public:
+  std::string name() const override {
+    return "optimizer groups";
+  }
+  CheckpointState save_state() const override {
+    return {{{"rates", {0.01, 0.003}}}, {}};
+  }
+  void load_state(const CheckpointState& /*state*/) override {}
+};
+
+TEST(LineageTest, GroupsThatAreDroppedAreTold) {
+  const TemporaryFolder folder;
+  run_ranks(1, [&](World& /*world*/) {
+    TrainedNet trained;
+    train_steps(trained.engine, trained.net, 1);
+    Groups groups;
+    trained.engine.save(folder.path(), {&groups});
+    const auto log_of = [&](const std::vector<Checkpointable*>& states) {
+      TrainedNet young;
+      ::testing::internal::CaptureStderr();
+      young.engine.load(folder.path(), states);
+      return ::testing::internal::GetCapturedStderr();
+    };
+    EXPECT_NE(log_of({}).find("has parameter groups"), std::string::npos);
+    EXPECT_EQ(log_of({&groups}).find("parameter groups"), std::string::npos);
+  });
+}
+
 TEST(LineageTest, ASaveBetweenBackwardAndStepWarns) {
   const TemporaryFolder folder;
   run_ranks(1, [&](World& /*world*/) {

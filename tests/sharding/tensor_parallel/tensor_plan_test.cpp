@@ -266,6 +266,33 @@ TEST(TensorPlan, DividesWhatHasNoMemoryYet) {
   });
 }
 
+// One text, or one position on each rank: what leaves the layer is in memory
+// as it was communicated, and the layer adds its bias to it in place.
+TEST(TensorPlan, DividesSequencesOfOneText) {
+  tests::run_ranks(2, [](World& world) {
+    auto group = world.new_communicator("tensor");
+    torch::manual_seed(4);
+    torch::nn::Linear full(6, 4);
+    full->to(at::kDouble);
+    torch::nn::Linear row(6, 4);
+    row->to(at::kDouble);
+    tests::copy_parameters(*row, *full);
+    apply_tensor_plan(*row, {{"", kRow}}, {group.get(), /*sequence=*/true});
+    for (const auto& sizes :
+         {std::vector<int64_t>{1, 4, 6}, std::vector<int64_t>{3, 2, 6}}) {
+      const at::Tensor x = torch::randn(sizes, at::kDouble).requires_grad_();
+      const at::Tensor y = full->forward(x);
+      const at::Tensor found = row->forward(x);
+      EXPECT_TRUE(full_tensor(found).allclose(y));
+      const at::Tensor expected =
+          torch::autograd::grad({y.square().sum()}, {x})[0];
+      EXPECT_TRUE(
+          torch::autograd::grad({found.square().sum()}, {x})[0].allclose(
+              expected));
+    }
+  });
+}
+
 TEST(TensorPlan, SaysWhatCannotBeDivided) {
   tests::run_ranks(2, [](World& world) {
     auto group = world.new_communicator("tensor");
