@@ -9,14 +9,10 @@
 #include "tessera/runtime/core/size_text.h"
 #include "tessera/sharding/paging/pager.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/tensor.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
-#include <functional>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -50,17 +46,12 @@ runtime::OptionTexts shared_options(const EngineOptions& options) {
   return texts;
 }
 
-/// One value of each rank. Collective.
-std::vector<int64_t> gathered(Communicator& ranks, int64_t self_value) {
-  const at::Tensor all = at::empty({ranks.size()}, at::kLong);
-  ranks
-      .all_gather(
-          all,
-          at::tensor({self_value}, at::kLong),
-          "comparison of values across the ranks")
-      .wait();
-  const auto* values = all.const_data_ptr<int64_t>();
-  return {values, values + all.numel()};
+/// Whether an option must be the same on ranks with other layers too: rules for
+/// some parameters, and how parameters are grouped, need not be.
+bool is_of_all_stages(const std::string& path) {
+  return (path.starts_with("optimizer.") &&
+          !path.starts_with("optimizer.parameters")) ||
+         path.starts_with("loss_scale.") || path == "on_nonfinite";
 }
 
 /// "2 elements ("first", "second")": a list, with what its elements select.
@@ -179,14 +170,13 @@ std::optional<RankDifference> find_rank_difference(
     Communicator& ranks,
     const runtime::OptionTexts& self_texts,
     const WaitCheck& check) {
-  const std::hash<std::string> hash;
-  const std::vector<int64_t> hashes = gathered(
-      ranks, static_cast<int64_t>(hash(nlohmann::json(self_texts).dump())));
-  const bool all_equal =
-      std::all_of(hashes.begin(), hashes.end(), [&](int64_t one) {
-        return one == hashes.front();
-      });
-  return all_equal ? std::nullopt : find_difference(ranks, self_texts, check);
+  return runtime::are_equal(
+             ranks,
+             nlohmann::json(self_texts).dump(),
+             "comparison of values across the ranks",
+             check)
+             ? std::nullopt
+             : find_difference(ranks, self_texts, check);
 }
 
 void check_same_ranks(Communicator& job, const EngineOptions& options) {
@@ -202,6 +192,11 @@ void check_same_ranks(Communicator& job, const EngineOptions& options) {
     // Its first line; the others follow from it.
     const std::string table = options.parallel->table();
     self_texts["EngineOptions::parallel"] = table.substr(0, table.find('\n'));
+    for (const auto& [path, value] : shared_options(options)) {
+      if (is_of_all_stages(path)) {
+        self_texts.emplace(path, value);
+      }
+    }
   }
   std::vector<int> ranks(static_cast<size_t>(job.size()));
   std::iota(ranks.begin(), ranks.end(), 0);

@@ -35,7 +35,8 @@ std::optional<RankDifference> find_rank_difference(
     const WaitCheck& check = {});
 
 /// Compares the options that decide which ranks divide the model, before groups
-/// of ranks are made of them; without EngineOptions::parallel also those that
+/// of ranks are made of them, and those by which all parts of it are updated;
+/// without EngineOptions::parallel also those that
 /// check_same_options() compares, before modules that follow from them are
 /// compared. Collective over `job`.
 /// @param job all ranks.

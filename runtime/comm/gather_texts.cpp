@@ -5,7 +5,9 @@
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -36,6 +38,21 @@ std::vector<std::string> gather_texts(
     texts.emplace_back(bytes + r * longest, static_cast<size_t>(sizes[r]));
   }
   return texts;
+}
+
+bool are_equal(
+    Communicator& group,
+    const std::string& text,
+    const std::string& label,
+    const WaitCheck& check) {
+  const at::Tensor hash = at::tensor(
+      {static_cast<int64_t>(std::hash<std::string>{}(text))}, at::kLong);
+  const at::Tensor all = at::empty({group.size()}, at::kLong);
+  group.all_gather(all, hash, label).wait(check);
+  const auto* hashes = all.const_data_ptr<int64_t>();
+  return std::all_of(hashes, hashes + all.numel(), [&](int64_t one) {
+    return one == hashes[0];
+  });
 }
 
 std::string find_differences(

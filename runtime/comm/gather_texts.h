@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `gather_texts()` all-gathers short strings; `find_differences()` compares
-// them.
+// `gather_texts()` all-gathers short strings; `are_equal()` and
+// `find_differences()` compare them.
 
 #include "tessera/runtime/comm/communicator.h"
 
@@ -13,6 +13,15 @@ namespace tessera::runtime {
 /// Returns the strings of all ranks of `group`, by rank. Collective; blocks.
 /// @param label names the collective in errors.
 std::vector<std::string> gather_texts(
+    Communicator& group,
+    const std::string& text,
+    const std::string& label,
+    const WaitCheck& check = {});
+
+/// Returns whether all ranks of `group` have the same string, by its hash.
+/// Collective; blocks.
+/// @param label names the collective in errors.
+bool are_equal(
     Communicator& group,
     const std::string& text,
     const std::string& label,
