@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/checkpoint/checkpoint_save.h"
 
+#include "tessera/engine/checkpoint/state_agreement.h"
 #include "tessera/engine/optim/optimizer.h"
 #include "tessera/runtime/comm/on_all_ranks.h"
 #include "tessera/runtime/core/error.h"
@@ -11,6 +12,7 @@
 
 #include <exception>
 #include <utility>
+#include <vector>
 
 namespace tessera::engine {
 
@@ -106,12 +108,21 @@ CheckpointSave::CheckpointSave(
       "save: the folder is ''; name one, or '.' for the current folder.");
   subject.pager.agree_on_files(sharding::FileUse::kSave);
   ModelTensors model(subject.pager, subject.files, subject.module);
+  std::vector<NamedState> states;
+  model.on_all_ranks("save: reading the states", [&] {
+    states = take_states(subject.states);
+    manifest_ = describe(subject);
+  });
+  check_same_states(
+      subject.files,
+      states,
+      manifest_.engine,
+      subject.pager.ranks().watch_failures());
   path_ = runtime::resolved_folder(
       checkpoint_path(folder, subject.optimizer.steps()));
   model.on_all_ranks("save: preparing the folder", [&] {
-    file_.emplace(subject, model, rank_);
+    file_.emplace(subject, model, std::move(states), rank_);
     parameters_ = parameters_of(subject, model);
-    manifest_ = describe(subject);
     if (rank_ == 0) {
       log_other_checkpoints(path_, subject.lineage);
       written_.emplace(path_);

@@ -27,7 +27,9 @@ class Checkpointable {
   virtual std::string name() const = 0;
 
   /// Whether every rank has its own state. If not, the state of rank 0 is
-  /// saved, and loaded on all ranks. When loaded on another number of ranks, a
+  /// saved, and loaded on all ranks; to save is an error, on all ranks, if one
+  /// has another. (A state that is passed on rank 0 alone is rank 0's.) When
+  /// loaded on another number of ranks, a
   /// rank gets the state of the rank with the same number or, if there is none,
   /// keeps its own. With another number of tensor-parallel ranks,
   /// tensor-parallel groups take the place of ranks, and all ranks of a group
@@ -42,6 +44,7 @@ class Checkpointable {
     return false;
   }
 
+  /// Called on every rank that passes the object. Must not be collective.
   virtual CheckpointState save_state() const = 0;
   virtual void load_state(const CheckpointState& state) = 0;
 };

@@ -2,12 +2,10 @@
 #include "tessera/engine/checkpoint/rank_file.h"
 
 #include "tessera/engine/checkpoint/rng_state.h"
-#include "tessera/runtime/core/error.h"
 #include "tessera/runtime/io/checksum.h"
 #include "tessera/runtime/memory/tensor_bytes.h"
 #include "tessera/sharding/tensors/tensor_io.h"
 
-#include <set>
 #include <utility>
 
 namespace tessera::engine {
@@ -17,16 +15,6 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr int64_t kSnapshotAlignment = 64;
-
-void check_names(const std::vector<Checkpointable*>& states) {
-  std::set<std::string> names{RngState().name()};
-  for (const Checkpointable* state : states) {
-    TESSERA_CHECK(
-        names.insert(state->name()).second,
-        "save: two states are named '{}'; give each a unique name.",
-        state->name());
-  }
-}
 
 int64_t snapshot_bytes_of(const TensorSpec& spec) {
   const int64_t bytes =
@@ -44,8 +32,8 @@ std::string rank_file_name(int rank, const char* ending) {
 RankFile::RankFile(
     const CheckpointSubject& subject,
     const ModelTensors& model,
+    std::vector<NamedState> states,
     int rank) {
-  check_names(subject.states);
   rank_.file = rank_file_name(rank, ".safetensors");
   // Shared by the functions that read it, one tensor at a time.
   struct Source {
@@ -78,10 +66,11 @@ RankFile::RankFile(
   for (const auto& [name, values] : source->tensors.buffers) {
     add({.name = "buffer/" + name}, values);
   }
-  add_state(RngState());
-  for (const Checkpointable* state : subject.states) {
-    if (rank == 0 || state->is_per_rank()) {
-      add_state(*state);
+  const RngState generators;
+  add_state(generators.name(), generators.save_state());
+  for (NamedState& one : states) {
+    if (rank == 0 || one.is_per_rank) {
+      add_state(one.name, std::move(one.state));
     }
   }
 }
@@ -103,11 +92,10 @@ void RankFile::add(
   loads_.push_back(std::move(load));
 }
 
-void RankFile::add_state(const Checkpointable& state) {
-  CheckpointState saved = state.save_state();
-  rank_.states[state.name()] = std::move(saved.values);
-  for (const auto& [name, tensor] : saved.tensors) {
-    add({.name = "state/" + state.name() + "/" + name}, tensor);
+void RankFile::add_state(const std::string& name, CheckpointState state) {
+  rank_.states[name] = std::move(state.values);
+  for (const auto& [key, tensor] : state.tensors) {
+    add({.name = "state/" + name + "/" + key}, tensor);
   }
 }
 

@@ -5,6 +5,7 @@
 #include "tessera/engine/checkpoint/checkpoint.h"
 #include "tessera/engine/checkpoint/manifest.h"
 #include "tessera/engine/checkpoint/model_tensors.h"
+#include "tessera/engine/checkpoint/state_agreement.h"
 #include "tessera/engine/checkpoint/subject_tensors.h"
 
 #include <ATen/core/Tensor.h>
@@ -24,10 +25,11 @@ class RankFile {
  public:
   /// Lists the tensors. @param subject must outlive this object, unless a
   ///   snapshot is taken.
-  /// @throws tessera::Error if two states have the same name.
+  /// @param states of all of subject.states, which rank 0 writes, or each rank.
   RankFile(
       const CheckpointSubject& subject,
       const ModelTensors& model,
+      std::vector<NamedState> states,
       int rank);
 
   /// Bytes of a snapshot of all tensors.
@@ -51,7 +53,7 @@ class RankFile {
       at::ScalarType dtype,
       std::vector<int64_t> sizes,
       std::function<at::Tensor()> load);
-  void add_state(const Checkpointable& state);
+  void add_state(const std::string& name, CheckpointState state);
 
   SavedRank rank_;
   std::vector<TensorSpec> specs_;

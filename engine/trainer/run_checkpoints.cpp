@@ -171,7 +171,8 @@ RunCheckpoints::RunCheckpoints(
       engine_(engine),
       options_(options),
       states_(std::move(states)) {
-  if (!options.description.is_null()) {
+  // Ranks may have other paths and other options of memory.
+  if (world.rank() == 0 && !options.description.is_null()) {
     description_ = std::make_unique<Description>(options.description);
   }
   if (options.save_minutes > 0 || options.stop_signal) {

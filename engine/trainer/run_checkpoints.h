@@ -130,7 +130,7 @@ class RunCheckpoints {
   Engine& engine_;
   const TrainerOptions& options_;
   std::vector<Checkpointable*> states_;
-  std::unique_ptr<Checkpointable> description_; ///< null: there is none
+  std::unique_ptr<Checkpointable> description_; ///< null: none, or of rank 0
   std::optional<JobAgreement> agreement_;
   std::optional<Pending> pending_;
   Clock::time_point saved_at_ = Clock::now();

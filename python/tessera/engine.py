@@ -330,8 +330,9 @@ class Engine(FixedAttributes):
 
         states: objects with state_dict() and load_state_dict(), or a dict of
             them by name: schedules, a BatchSampler. Rank 0's is saved, and all
-            ranks get it; of an object with an attribute is_per_rank that is
-            true, every rank saves its own.
+            ranks get it: one that differs on another rank is an error. Of an
+            object with an attribute is_per_rank that is true, every rank saves
+            its own; what is rank 0's alone is passed on rank 0 only.
         keep_last: removes all but so many of the run's latest ones, if above
             0; never the one just written, nor those of another run.
 
