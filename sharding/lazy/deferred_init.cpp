@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/sharding/lazy/deferred_init.h"
 
+#include "tessera/runtime/core/format.h"
 #include "tessera/sharding/interception/paged_storage.h"
 
 #include <ATen/ops/empty.h>
@@ -19,6 +20,20 @@ void deferred_init_deleter(void* context) {
 }
 
 } // namespace
+
+std::string source_of(const DeferredInit& init) {
+  std::string text;
+  if (!init.files_identity.empty()) {
+    text = "the weights in their files: " + init.files_identity;
+  }
+  if (init.init_seed) {
+    text += formatted(
+        "{}init_parameters() with the seed {}",
+        text.empty() ? "" : ", ",
+        *init.init_seed);
+  }
+  return text;
+}
 
 void set_deferred_init(c10::StorageImpl& storage, DeferredInit init) {
   auto context = std::make_unique<DeferredInit>(std::move(init));

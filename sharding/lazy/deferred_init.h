@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,9 +28,19 @@ struct DeferredInit {
   /// 0, so that their shards are slices of the same tensor.
   std::vector<std::shared_ptr<uint64_t>> seeds = {};
   /// Of files that values are read from, WeightFiles::identity(); must be the
-  /// same on all ranks.
+  /// same on all ranks that fill parts of the tensor.
   std::string files_identity = {};
+  /// A checksum of the names, dtypes and shapes in these files: where ranks
+  /// with other parts of the model have files with the same, they must be the
+  /// same.
+  std::string files_contents = {};
+  /// Of init_parameters(); must be the same on all ranks.
+  std::optional<uint64_t> init_seed = {};
 };
+
+/// What must be the same on all ranks that fill parts of a tensor, for errors:
+/// files, the seed of init_parameters(); empty: nothing but `seeds`.
+std::string source_of(const DeferredInit& init);
 
 /// Frees the storage's memory and attaches `init` in its place: nbytes does not
 /// change, reading the storage is an error. `init` is destroyed with the

@@ -86,7 +86,10 @@ void init_parameters(const torch::nn::Module& module, uint64_t seed) {
       DistributedFill fill = *declared;
       fill.random = {seed, stream_of(item.key())};
       sharding::set_deferred_init(
-          storage, {std::move(fill), "parameter '" + item.key() + "'"});
+          storage,
+          {.fill = std::move(fill),
+           .name = "parameter '" + item.key() + "'",
+           .init_seed = seed});
     }
   }
 }

@@ -17,9 +17,12 @@ namespace tessera {
 struct LazyOptions {
   /// Seed of all random initializers; LibTorch's default generator is then as
   /// it was before. If unset, it is drawn from that generator, so that
-  /// torch::manual_seed() determines it. wrap()
-  /// gives all ranks the seed of rank 0; only a constructor that reads random
-  /// values back needs the same seed on all ranks from the start.
+  /// torch::manual_seed() determines it. wrap() gives ranks that have the same
+  /// layers the seed of the first of them, unless
+  /// ShardingOptions::broadcast_from_rank0 is false; only a constructor that
+  /// reads random values back needs the same seed on all of them from the
+  /// start. Tensor-parallel ranks need the same seed, else wrap() throws.
+  /// Pipeline stages may have seeds of their own.
   std::optional<uint64_t> seed;
   /// Smaller tensors are allocated at once, as usual. Tensors that a
   /// constructor reads or writes by pointer or accessor must be smaller than

@@ -14,11 +14,14 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <bit>
 #include <exception>
 #include <functional>
+#include <map>
+#include <memory>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -46,8 +49,7 @@ std::string signature_of(
            << record.tensor.requires_grad();
       if (const auto* deferred =
               deferred_init(*record.tensor.storage().unsafeGetStorageImpl())) {
-        text << "deferred" << deferred->seeds.size()
-             << deferred->files_identity;
+        text << "deferred" << deferred->seeds.size() << source_of(*deferred);
       }
       text << ";";
     }
@@ -82,9 +84,8 @@ std::string accounts_of(
           deferred_init(*record.tensor.storage().unsafeGetStorageImpl());
       if (deferred != nullptr) {
         text << ", lazy";
-        if (!deferred->files_identity.empty()) {
-          text << " (the weights in their files: " << deferred->files_identity
-               << ")";
+        if (const std::string source = source_of(*deferred); !source.empty()) {
+          text << " (" << source << ")";
         }
       }
       text << "\n" << (is_named ? page.name : "experts") << "\n";
@@ -175,6 +176,165 @@ int64_t hash_of(const std::vector<int>& ranks) {
   return hash_of_text(text);
 }
 
+/// Lazy parameters, and what each is filled from (source_of()).
+std::map<std::string, std::string> lazy_sources(
+    const std::vector<PageSpec>& pages) {
+  std::map<std::string, std::string> sources;
+  for (const PageSpec& page : pages) {
+    for (const PagedParameter& parameter : page.parameters) {
+      const auto* deferred = deferred_init(
+          *parameter.record.tensor.storage().unsafeGetStorageImpl());
+      if (deferred != nullptr) {
+        sources.emplace(parameter.record.name(), source_of(*deferred));
+      }
+    }
+  }
+  return sources;
+}
+
+/// What fills lazy parameters of a pipeline stage, with one parameter of each.
+struct StageSources {
+  /// By DeferredInit::files_contents: the identity of the files, a parameter.
+  std::map<std::string, std::pair<std::string, std::string>> files;
+  /// By the seed of init_parameters().
+  std::map<uint64_t, std::string> seeds;
+};
+
+StageSources stage_sources(const std::vector<PageSpec>& pages) {
+  StageSources sources;
+  for (const PageSpec& page : pages) {
+    for (const PagedParameter& parameter : page.parameters) {
+      const auto* deferred = deferred_init(
+          *parameter.record.tensor.storage().unsafeGetStorageImpl());
+      if (deferred == nullptr) {
+        continue;
+      }
+      const std::string& name = parameter.record.name();
+      if (!deferred->files_identity.empty()) {
+        sources.files.try_emplace(
+            deferred->files_contents, deferred->files_identity, name);
+      }
+      if (deferred->init_seed) {
+        sources.seeds.try_emplace(*deferred->init_seed, name);
+      }
+    }
+  }
+  return sources;
+}
+
+/// Of a seed that `first` has and `other` has not; null: there is none.
+const std::pair<const uint64_t, std::string>* seed_not_in(
+    const std::map<uint64_t, std::string>& first,
+    const std::map<uint64_t, std::string>& other) {
+  const auto found = std::find_if(first.begin(), first.end(), [&](auto& seed) {
+    return other.count(seed.first) == 0;
+  });
+  return found == first.end() ? nullptr : &*found;
+}
+
+/// The error of two pipeline stages whose lazy parameters are of two models;
+/// empty: they may be of one. Files that have other tensors, as those of a
+/// stage alone, are not compared.
+std::string difference_of_stages(
+    const StageSources& first,
+    int first_rank,
+    const StageSources& other,
+    int other_rank) {
+  for (const auto& [contents, files] : first.files) {
+    const auto found = other.files.find(contents);
+    if (found != other.files.end() && found->second.first != files.first) {
+      return formatted(
+          "wrap: the weights in the files of lazy parameters are not the same on all pipeline stages: '{}' on rank {} is from other ones ({}) than '{}' on rank {} ({}), with tensors of the same names and shapes. Load the same files on every rank, or copies of them.",
+          found->second.second,
+          other_rank,
+          found->second.first,
+          files.second,
+          first_rank,
+          files.first);
+    }
+  }
+  // One stage may have parameters that were initialized apart.
+  const auto* only_first = seed_not_in(first.seeds, other.seeds);
+  const auto* only_other = seed_not_in(other.seeds, first.seeds);
+  if (only_first != nullptr && only_other != nullptr) {
+    return formatted(
+        "wrap: lazy parameters of pipeline stages have other seeds of init_parameters(): '{}' on rank {} has {}, '{}' on rank {} has {}. Call init_parameters() with the same seed on every rank; each parameter has numbers of its own.",
+        only_first->second,
+        first_rank,
+        only_first->first,
+        only_other->second,
+        other_rank,
+        only_other->first);
+  }
+  return "";
+}
+
+std::string text_of_sources(const StageSources& sources) {
+  return nlohmann::json{sources.files, sources.seeds}.dump();
+}
+
+StageSources read_sources(const std::string& text) {
+  const auto parsed = nlohmann::json::parse(text);
+  return {parsed.at(0), parsed.at(1)};
+}
+
+/// Seeds of lazy parameters, each once, with the first parameter of each.
+using LazySeedsByName =
+    std::vector<std::pair<std::string, std::shared_ptr<uint64_t>>>;
+
+LazySeedsByName lazy_seeds(const torch::nn::Module& module) {
+  LazySeedsByName seeds;
+  for (const auto& item : module.named_parameters()) {
+    if (!is_deferred(item.value())) {
+      continue;
+    }
+    for (const auto& seed :
+         deferred_init(*item.value().storage().unsafeGetStorageImpl())->seeds) {
+      if (std::none_of(seeds.begin(), seeds.end(), [&](const auto& known) {
+            return known.second == seed;
+          })) {
+        seeds.emplace_back(item.key(), seed);
+      }
+    }
+  }
+  return seeds;
+}
+
+/// The error of ranks that fill slices of the same parameters; empty: they have
+/// the same seeds. Collective.
+std::string find_other_seeds(
+    Communicator& group,
+    const std::vector<int>& ranks,
+    const LazySeedsByName& seeds,
+    const WaitCheck& check) {
+  using Seeds = std::vector<std::pair<std::string, uint64_t>>;
+  Seeds local;
+  for (const auto& [name, seed] : seeds) {
+    local.emplace_back(name, *seed);
+  }
+  const std::vector<std::string> texts = runtime::gather_texts(
+      group,
+      nlohmann::json(local).dump(),
+      "comparison of the seeds of lazy parameters",
+      check);
+  const Seeds first = nlohmann::json::parse(texts.front());
+  for (size_t r = 1; r < texts.size(); ++r) {
+    const Seeds other = nlohmann::json::parse(texts[r]);
+    for (size_t i = 0; i < std::min(first.size(), other.size()); ++i) {
+      if (first[i].second != other[i].second) {
+        return formatted(
+            "wrap: lazy parameter '{}' has the seed {} on rank {} and {} on rank {}, which fill parts of the same tensor. Give LazyOptions::seed, or before lazy() torch::manual_seed(), the same number on every rank.",
+            first[i].first,
+            first[i].second,
+            ranks[0],
+            other[i].second,
+            ranks[r]);
+      }
+    }
+  }
+  return "";
+}
+
 /// The place in `module` of the first rank that has the same experts.
 int first_with_same_experts(
     const DeviceMesh& module,
@@ -190,32 +350,20 @@ int first_with_same_experts(
 }
 
 void broadcast_seeds(PageRanks& ranks, const torch::nn::Module& module) {
-  std::vector<std::shared_ptr<uint64_t>> seeds;
-  for (const at::Tensor& parameter : module.parameters()) {
-    const auto* deferred =
-        is_deferred(parameter)
-            ? deferred_init(*parameter.storage().unsafeGetStorageImpl())
-            : nullptr;
-    for (size_t i = 0; deferred != nullptr && i < deferred->seeds.size(); ++i) {
-      if (std::find(seeds.begin(), seeds.end(), deferred->seeds[i]) ==
-          seeds.end()) {
-        seeds.push_back(deferred->seeds[i]);
-      }
-    }
-  }
+  const auto seeds = lazy_seeds(module);
   if (seeds.empty()) {
     return;
   }
   const at::Tensor values =
       at::empty({static_cast<int64_t>(seeds.size())}, at::kLong);
   for (size_t i = 0; i < seeds.size(); ++i) {
-    values[static_cast<int64_t>(i)] = static_cast<int64_t>(*seeds[i]);
+    values[static_cast<int64_t>(i)] = static_cast<int64_t>(*seeds[i].second);
   }
   ranks.control()
       .broadcast(values, 0, "broadcast of the seeds of lazy parameters")
       .wait();
   for (size_t i = 0; i < seeds.size(); ++i) {
-    *seeds[i] =
+    *seeds[i].second =
         static_cast<uint64_t>(values[static_cast<int64_t>(i)].item<int64_t>());
   }
 }
@@ -266,13 +414,17 @@ PageRanks::PageRanks(
     if (model_.size(axis) > 1) {
       const std::vector<int> ranks = model_.slice({axis}).ranks();
       parts_.push_back(
-          {join(world, std::string(axis) + " control", at::kCPU, ranks),
+          {axis,
+           join(world, std::string(axis) + " control", at::kCPU, ranks),
            device.is_cpu() ? nullptr
                            : join(world, "parts of a model", device, ranks)});
     }
   }
-  check_same(meshes, pages);
-  check_same_files(pages);
+  for (const std::string& problem :
+       {first_over_parts(find_other_module(meshes, pages)),
+        first_over_parts(find_other_sources(pages))}) {
+    TESSERA_CHECK(problem.empty(), "{}", problem);
+  }
 }
 
 Communicator* PageRanks::join(
@@ -325,11 +477,11 @@ MeshRanks& PageRanks::of(const PageSpec& page) {
   });
 }
 
-void PageRanks::check_same(
+std::string PageRanks::find_other_module(
     const PageMeshes& meshes,
     const std::vector<PageSpec>& pages) {
   if (size() == 1) {
-    return;
+    return "";
   }
   // Experts are compared by name with those of ranks that have the same ones.
   const at::Tensor self_tensor = at::tensor(
@@ -360,39 +512,87 @@ void PageRanks::check_same(
         "parameters that differ");
     const int first_rank = meshes.module.ranks()[first];
     const int other_rank = meshes.module.ranks()[other];
-    TESSERA_FAIL(
+    return formatted(
         "wrap: the module on rank {} differs from rank {}'s: {}. Build the same module on every rank, from the same files and with the same options for precision and groups.",
         other_rank,
         first_rank,
         first_difference(
             accounts[first], first_rank, accounts[other], other_rank));
   }
+  return "";
 }
 
-void PageRanks::check_same_files(const std::vector<PageSpec>& pages) {
-  if (model_.size(kTensorAxis) == 1) {
-    return;
+std::string PageRanks::find_other_sources(const std::vector<PageSpec>& pages) {
+  std::string problem;
+  for (const PartRanks& ranks : parts_) { // a comparison each, on all ranks
+    const std::string found = ranks.axis == kTensorAxis
+                                  ? find_other_parts(ranks, pages)
+                                  : find_other_stages(ranks, pages);
+    problem = problem.empty() ? found : problem;
   }
-  std::string identities;
-  for (const PageSpec& page : pages) {
-    for (const PagedParameter& parameter : page.parameters) {
-      const auto* deferred = deferred_init(
-          *parameter.record.tensor.storage().unsafeGetStorageImpl());
-      if (deferred != nullptr && !page.of_experts) {
-        identities += deferred->files_identity + ";";
+  return problem;
+}
+
+std::string PageRanks::find_other_parts(
+    const PartRanks& ranks,
+    const std::vector<PageSpec>& pages) {
+  const auto local = lazy_sources(pages);
+  const std::string text = nlohmann::json(local).dump();
+  if (!runtime::are_equal(
+          *ranks.control,
+          text,
+          "comparison of the sources of lazy parameters",
+          watch_failures())) {
+    const std::vector<std::string> texts = runtime::gather_texts(
+        *ranks.control,
+        text,
+        "sources of lazy parameters that differ",
+        watch_failures());
+    const std::vector<int> all = model_.slice({ranks.axis}).ranks();
+    const std::map<std::string, std::string> first =
+        nlohmann::json::parse(texts.front());
+    for (size_t i = 1; i < texts.size(); ++i) {
+      const std::map<std::string, std::string> other =
+          nlohmann::json::parse(texts[i]);
+      for (const auto& [name, source] : first) {
+        const auto found = other.find(name);
+        if (found != other.end() && found->second != source) {
+          return formatted(
+              "wrap: lazy parameter '{}' is filled from another source on tensor-parallel rank {} ({}) than on rank {} ({}), but each has a part of the same tensor. Load the same files, and call init_parameters() with the same seed, on every rank.",
+              name,
+              all[i],
+              found->second.empty() ? "no files" : found->second,
+              all[0],
+              source.empty() ? "no files" : source);
+        }
       }
     }
   }
-  const int64_t hash = hash_of_text(identities);
-  const at::Tensor ends = at::tensor({hash, ~hash}, at::kLong);
-  parts_.front()
-      .control
-      ->all_reduce_max(ends, "comparison of the files of lazy parameters")
-      .wait();
-  const auto* most = ends.const_data_ptr<int64_t>();
-  TESSERA_CHECK(
-      most[0] == ~most[1],
-      "wrap: the weights in the files of lazy parameters are not the same on all tensor-parallel ranks, each of which reads its part. Load the same files on every rank.");
+  return "";
+}
+
+std::string PageRanks::find_other_stages(
+    const PartRanks& ranks,
+    const std::vector<PageSpec>& pages) {
+  std::vector<StageSources> stages;
+  for (const std::string& text : runtime::gather_texts(
+           *ranks.control,
+           text_of_sources(stage_sources(pages)),
+           "comparison of the sources of lazy parameters",
+           watch_failures())) {
+    stages.push_back(read_sources(text));
+  }
+  const std::vector<int> all = model_.slice({ranks.axis}).ranks();
+  for (size_t i = 1; i < stages.size(); ++i) {
+    for (size_t k = 0; k < i; ++k) {
+      std::string problem =
+          difference_of_stages(stages[k], all[k], stages[i], all[i]);
+      if (!problem.empty()) {
+        return problem;
+      }
+    }
+  }
+  return "";
 }
 
 std::string PageRanks::describe(const RankIntent& intent) const {
@@ -506,6 +706,47 @@ void PageRanks::max_over_parts(const at::Tensor& values) {
         .all_reduce_max(values, "maximum over the parts of a model")
         .wait(watch_failures());
   }
+}
+
+std::string PageRanks::first_over_parts(
+    const std::string& text,
+    Stages stages) {
+  std::string first = text;
+  for (const PartRanks& ranks : parts_) {
+    if (ranks.axis == kPipelineAxis && stages == Stages::kOne) {
+      continue;
+    }
+    const std::vector<std::string> texts = runtime::gather_texts(
+        *ranks.control,
+        first,
+        "errors of the parts of a model",
+        watch_failures());
+    const auto found =
+        std::find_if(texts.begin(), texts.end(), [](const auto& one) {
+          return !one.empty();
+        });
+    first = found == texts.end() ? "" : *found;
+  }
+  return first;
+}
+
+void PageRanks::check_same_seeds(const torch::nn::Module& module) {
+  const auto seeds = lazy_seeds(module);
+  std::string problem = find_other_seeds(
+      control(), of_module().mesh().ranks(), seeds, watch_failures());
+  for (const PartRanks& ranks : parts_) {
+    // Layers that pipeline stages build from one seed would begin alike.
+    if (ranks.axis == kTensorAxis) {
+      const std::string found = find_other_seeds(
+          *ranks.control,
+          model_.slice({ranks.axis}).ranks(),
+          seeds,
+          watch_failures());
+      problem = problem.empty() ? found : problem;
+    }
+  }
+  problem = first_over_parts(problem);
+  TESSERA_CHECK(problem.empty(), "{}", problem);
 }
 
 void PageRanks::sum_over_shards(

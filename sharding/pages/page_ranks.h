@@ -140,10 +140,8 @@ class PageRanks {
   /// it throws, calls abandon().
   void run_or_abandon(const std::function<void()>& work);
 
-  /// What this rank has written to parameters outside of steps since the ranks
-  /// last agreed, where all of them write the same; the next agreement compares
-  /// it.
-  ValueHashes& written() {
+  /// Since the ranks last agreed; the next agreement compares it.
+  WrittenValues& written() {
     return written_;
   }
   /// Finds where hashes differ that are not the same on all ranks. Collective;
@@ -166,6 +164,19 @@ class PageRanks {
   /// parameters' device.
   void sum_over_model(const at::Tensor& values);
   void max_over_parts(const at::Tensor& values);
+  enum class Stages { kOne, kAll };
+  /// Returns the first text that is not empty, by pipeline stage and
+  /// tensor-parallel rank: so an error of ranks with one part of the model is
+  /// the same error of all. Collective over the ranks that have the other
+  /// parts, or with Stages::kOne those of this pipeline stage; blocks.
+  std::string first_over_parts(
+      const std::string& text,
+      Stages stages = Stages::kAll);
+
+  /// Checks that ranks which fill parts of the same lazy parameters do so from
+  /// the same seeds. Collective; blocks.
+  /// @throws tessera::Error on all ranks, naming two of them and their seeds.
+  void check_same_seeds(const torch::nn::Module& module);
 
   /// Each mesh once, the module's first.
   const std::vector<std::unique_ptr<MeshRanks>>& meshes() const {
@@ -182,6 +193,13 @@ class PageRanks {
       const std::vector<PageRows>& pages);
 
  private:
+  /// The ranks along an axis of model().
+  struct PartRanks {
+    std::string axis;
+    Communicator* control; ///< for small CPU tensors
+    Communicator* on_device; ///< null: the pages are on the CPU
+  };
+
   /// Names of pages and parameters, which outlive the module's.
   struct Names {
     std::vector<std::string> pages;
@@ -195,9 +213,20 @@ class PageRanks {
       const std::string& purpose,
       c10::Device device,
       const std::vector<int>& ranks);
-  void check_same(const PageMeshes& meshes, const std::vector<PageSpec>& pages);
-  /// That tensor-parallel ranks take their parts from the same weights.
-  void check_same_files(const std::vector<PageSpec>& pages);
+  /// @return the error of the ranks of PageMeshes::module; empty: they have the
+  ///   same pages.
+  std::string find_other_module(
+      const PageMeshes& meshes,
+      const std::vector<PageSpec>& pages);
+  /// The same of what lazy parameters are filled from, on the ranks that have
+  /// the other parts of the model: parts of tensors, other tensors.
+  std::string find_other_sources(const std::vector<PageSpec>& pages);
+  std::string find_other_parts(
+      const PartRanks& ranks,
+      const std::vector<PageSpec>& pages);
+  std::string find_other_stages(
+      const PartRanks& ranks,
+      const std::vector<PageSpec>& pages);
   void sum_over_shards(MeshRanks& mesh, const at::Tensor& values);
 
   Names names_;
@@ -210,13 +239,8 @@ class PageRanks {
       std::unique_ptr<Communicator>>
       communicators_;
   std::vector<std::unique_ptr<MeshRanks>> meshes_;
-  /// The ranks along an axis of model().
-  struct PartRanks {
-    Communicator* control; ///< for small CPU tensors
-    Communicator* on_device; ///< null: the pages are on the CPU
-  };
   std::vector<PartRanks> parts_;
-  ValueHashes written_;
+  WrittenValues written_;
 };
 
 /// Makes parameters, buffers and the seeds of lazy parameters those of rank 0.

@@ -34,6 +34,16 @@ class ValueHashes {
   std::map<std::string, std::string> hashes_; ///< by parameter
 };
 
+/// What this rank has written to parameters outside of steps, where others
+/// write the same.
+struct WrittenValues {
+  ValueHashes values;
+  /// Something was written, also if this rank has nothing of it to compare.
+  bool is_pending = false;
+  /// The ranks of all pipeline stages write together, not those of one.
+  bool on_all_stages = false;
+};
+
 /// Between the values of two ranks, for errors.
 struct ValueDifference {
   std::string ranks; ///< "rank 0 and rank 2"

@@ -82,6 +82,7 @@ Pager::Pager(
   if (options.broadcast_from_rank0 && context_.ranks->size() > 1) {
     broadcast_module(*context_.ranks, module, plan.pages);
   }
+  context_.ranks->check_same_seeds(module);
   convert_buffers(module, options.precision);
   stores.resize(plan.pages.size());
   for (const PageSpec& page : plan.pages) {

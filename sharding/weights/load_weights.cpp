@@ -4,6 +4,7 @@
 #include "tessera/runtime/comm/gather_texts.h"
 #include "tessera/runtime/comm/on_all_ranks.h"
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/io/checksum.h"
 #include "tessera/runtime/memory/flat_layout.h"
 #include "tessera/sharding/lazy/deferred_init.h"
 #include "tessera/sharding/paging/pager.h"
@@ -15,7 +16,10 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cstddef>
 #include <memory>
+#include <span>
+#include <sstream>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -134,12 +138,28 @@ struct FileFill {
   }
 };
 
+/// DeferredInit::files_contents.
+std::string contents_of(const sharding::WeightFiles& files) {
+  std::ostringstream text;
+  for (const auto& [name, entry] : files.entries()) {
+    text << name << " " << static_cast<int>(entry.dtype) << " "
+         << at::IntArrayRef(entry.shape) << "\n";
+  }
+  const std::string all = text.str();
+  return runtime::checksum_of(std::as_bytes(std::span(all)));
+}
+
 void defer_reading(
     c10::StorageImpl& storage,
     const std::vector<const sharding::WeightTarget*>& targets,
-    const sharding::WeightFiles& files) {
+    const sharding::WeightFiles& files,
+    const std::string& contents) {
   FileFill fill{files, {}, {}};
-  std::vector<std::shared_ptr<uint64_t>> seeds;
+  sharding::DeferredInit init{
+      .fill = {},
+      .name = "parameter '" + targets.front()->spec.name() + "'",
+      .files_identity = files.identity(),
+      .files_contents = contents};
   int64_t covered = 0;
   for (const sharding::WeightTarget* target : targets) {
     fill.weights.push_back(
@@ -147,15 +167,13 @@ void defer_reading(
     covered += target->tensor.nbytes();
   }
   if (covered < static_cast<int64_t>(storage.nbytes())) {
-    fill.rest = sharding::deferred_init(storage)->fill;
-    seeds = sharding::deferred_init(storage)->seeds;
+    const sharding::DeferredInit& before = *sharding::deferred_init(storage);
+    fill.rest = before.fill;
+    init.seeds = before.seeds;
+    init.init_seed = before.init_seed;
   }
-  sharding::set_deferred_init(
-      storage,
-      {std::move(fill),
-       "parameter '" + targets.front()->spec.name() + "'",
-       std::move(seeds),
-       files.identity()});
+  init.fill = std::move(fill);
+  sharding::set_deferred_init(storage, std::move(init));
 }
 
 /// Compares the checksums of all that this rank is going to read.
@@ -215,6 +233,7 @@ void check_same_files(
           {"only", options.only},
           {"except", options.except},
           {"rename_rules", std::move(rules)},
+          {"may_be_missing", options.may_be_missing},
           {"strict", options.strict}}
           .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   const std::string others = runtime::find_differences(
@@ -274,8 +293,9 @@ LoadWeightsReport load_weights(
       read_local(*target.entry, target.source, target.spec, target.tensor);
     }
   }
+  const std::string contents = deferred.empty() ? "" : contents_of(files);
   for (const auto& [storage, members] : deferred) {
-    defer_reading(*storage, members, files);
+    defer_reading(*storage, members, files, contents);
   }
   return report;
 }
