@@ -41,7 +41,7 @@ EmaScope::~EmaScope() {
     return;
   }
   const std::vector<sharding::Page*> held = held_pages(*pager_);
-  pager_->scopes().unpin(held, /*writable=*/false);
+  pager_->scopes().unpin(held, /*writable=*/false, /*on_all_stages=*/false);
   try {
     optimizer_->exchange_averages(*pager_);
     pager_->scopes().pin(held, /*writable=*/false);

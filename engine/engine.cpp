@@ -16,6 +16,8 @@
 #include "tessera/engine/registered_parameters.h"
 #include "tessera/engine/step_guard.h"
 #include "tessera/pipeline/pipeline_executor.h"
+#include "tessera/runtime/comm/gather_texts.h"
+#include "tessera/runtime/comm/on_all_ranks.h"
 #include "tessera/runtime/comm/rank_ends.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
@@ -39,6 +41,7 @@
 #include <bit>
 #include <cmath>
 #include <new>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -484,14 +487,24 @@ GatherScope Engine::gather(const GatherOptions& options) {
   for (const auto& page : pager_->pages()) {
     pages.push_back(page.get());
   }
-  return {pager_->scopes(), lifetime_, std::move(pages), options.writable};
+  return {
+      pager_->scopes(),
+      lifetime_,
+      std::move(pages),
+      options.writable,
+      /*on_all_stages=*/true};
 }
 
 GatherScope Engine::gather(
     at::TensorList parameters,
     const GatherOptions& options) {
   options.writable ? check_may_change("gather") : check_usable("gather");
-  return {pager_->scopes(), lifetime_, pages_of(parameters), options.writable};
+  return {
+      pager_->scopes(),
+      lifetime_,
+      pages_of(parameters),
+      options.writable,
+      /*on_all_stages=*/false};
 }
 
 GatherScope Engine::gather(
@@ -559,7 +572,8 @@ void Engine::for_each_parameter(
     pager_->settle_gradients();
     pager_->wait_for_gather_lane();
   }
-  sharding::ValueHashes written; // compared when all of it is written
+  sharding::WrittenValues written; // compared when all of it is written
+  written.is_pending = written.on_all_stages = true;
   for (const auto& page : pager_->pages()) {
     at::Tensor full = pager_->scopes().full_master(*page);
     if (!writable) {
@@ -575,7 +589,7 @@ void Engine::for_each_parameter(
       }
     }
     if (writable) {
-      pager_->scopes().add_hashes(*page, full, written);
+      pager_->scopes().add_hashes(*page, full, written.values);
       // One rank that has all of it was given the shard itself.
       const runtime::FlatSpan local = page->spec().shard();
       sharding::GatherScopes::write_master(
@@ -588,7 +602,7 @@ void Engine::for_each_parameter(
   if (writable) {
     pager_->invalidate();
     pager_->ranks().written() = std::move(written);
-    pager_->scopes().check_written();
+    pager_->scopes().check_written(/*on_all_stages=*/true);
   }
 }
 
@@ -600,13 +614,32 @@ LoadWeightsReport Engine::load_weights(
   if (saves_) {
     saves_->finish();
   }
+  // Each rank opens files of its own, and may be the only one that cannot.
+  pager_->agree_on_files(sharding::FileUse::kLoadWeights);
+  const auto watch = pager_->ranks().watch_failures();
+  std::optional<sharding::WeightFiles> files;
+  runtime::on_all_ranks(
+      *files_,
+      "load_weights: opening the files",
+      [&] {
+        TESSERA_CHECK(
+            !options.optimizer_state || engine::is_checkpoint(path),
+            "Engine::load_weights: optimizer_state is set, but {} is not a checkpoint of Engine::save(); only those have it.",
+            path);
+        files = engine::open_weights(path);
+      },
+      watch);
+  const std::string wanted =
+      options.optimizer_state ? "it is set" : "it is not set";
+  const std::string others = runtime::find_differences(
+      *files_, wanted, wanted, "whether optimizer state is loaded", watch);
   TESSERA_CHECK(
-      !options.optimizer_state || engine::is_checkpoint(path),
-      "Engine::load_weights: optimizer_state is set, but {} is not a checkpoint of Engine::save(); only those have it.",
-      path);
+      others.empty(),
+      "Engine::load_weights: the ranks have different options optimizer_state:{}\nGive all ranks the same.",
+      others);
   LoadWeightsOptions weights = options;
   weights.optimizer_state = false;
-  LoadWeightsReport report = load_weights(engine::open_weights(path), weights);
+  LoadWeightsReport report = load_weights(*files, weights);
   if (options.optimizer_state) {
     engine::load_optimizer_state(checkpoint_subject({}), path, report);
   }
@@ -668,20 +701,16 @@ void Engine::check_same_values(
   for (const auto& [name, value] : values) {
     hashes.add(name, value);
   }
-  const auto difference = pager_->scopes().compare(hashes);
-  const at::Tensor differs =
-      at::tensor({static_cast<int64_t>(difference.has_value())}, at::kLong);
-  pager_->ranks().max_over_parts(differs);
-  TESSERA_CHECK(
-      !difference,
-      "{}: {} pass other values of {}; nothing has changed. Pass the same ones on every rank (a new part needs the same seed on all of them), or save those of one rank to a file and call Engine::load_weights() on every rank.",
-      function,
-      difference->ranks,
-      difference->parameters);
-  TESSERA_CHECK(
-      differs.item<int64_t>() == 0,
-      "{}: ranks with another part of the model pass other values; nothing has changed. Their error names them.",
-      function);
+  std::string problem;
+  if (const auto difference = pager_->scopes().compare(hashes)) {
+    problem = formatted(
+        "{}: {} pass other values of {}; nothing has changed. Pass the same ones on every rank (a new part needs the same seed on all of them), or save those of one rank to a file and call Engine::load_weights() on every rank.",
+        function,
+        difference->ranks,
+        difference->parameters);
+  }
+  problem = pager_->ranks().first_over_parts(problem);
+  TESSERA_CHECK(problem.empty(), "{}", problem);
 }
 
 std::function<void()> Engine::watch_failures() {

@@ -296,10 +296,13 @@ class Engine {
   /// Where another run or engine has saved this step in `folder`, its
   /// checkpoint is replaced, with a warning. Collective; blocks on the disk.
   /// @param states further state to save: schedules, the position in the data.
+  ///   See Checkpointable::is_per_rank().
   /// @param keep_last if above 0, all but this many of the run's latest
   ///   checkpoints are removed; never the one that was just written, nor those
   ///   of another run or engine.
   /// @return the folder of the checkpoint.
+  /// @throws tessera::Error on every rank, before anything is written, if ranks
+  ///   have other values of what a checkpoint has once.
   std::filesystem::path save(
       const std::filesystem::path& folder,
       const std::vector<Checkpointable*>& states = {},

@@ -9,17 +9,19 @@ GatherScope::GatherScope(
     sharding::GatherScopes& scopes,
     std::weak_ptr<const void> engine,
     std::vector<sharding::Page*> pages,
-    bool writable)
+    bool writable,
+    bool on_all_stages)
     : scopes_(&scopes),
       engine_(std::move(engine)),
       pages_(std::move(pages)),
-      writable_(writable) {
+      writable_(writable),
+      on_all_stages_(on_all_stages) {
   scopes.pin(pages_, writable);
 }
 
 GatherScope::~GatherScope() {
   if (scopes_ != nullptr && !engine_.expired()) {
-    scopes_->unpin(pages_, writable_);
+    scopes_->unpin(pages_, writable_, on_all_stages_);
   }
 }
 
@@ -28,9 +30,9 @@ void GatherScope::commit() {
   if (scopes == nullptr || engine_.expired()) {
     return;
   }
-  scopes->unpin(pages_, writable_);
+  scopes->unpin(pages_, writable_, on_all_stages_);
   if (writable_) {
-    scopes->check_written();
+    scopes->check_written(on_all_stages_);
   }
 }
 
@@ -38,6 +40,7 @@ GatherScope::GatherScope(GatherScope&& other) noexcept
     : scopes_(std::exchange(other.scopes_, nullptr)),
       engine_(std::move(other.engine_)),
       pages_(std::move(other.pages_)),
-      writable_(other.writable_) {}
+      writable_(other.writable_),
+      on_all_stages_(other.on_all_stages_) {}
 
 } // namespace tessera

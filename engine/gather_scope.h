@@ -27,26 +27,29 @@ struct GatherOptions {
 /// when it ends, each rank keeps its shard of what it wrote, so every rank must
 /// write the same values. commit() ends the scope and compares them; after its
 /// destructor, which does not throw, the next agreement of the ranks does, at
-/// the latest that of step() or save(). (Experts that ranks divide are not
-/// compared.)
+/// the latest that of step() or save(). Compared are ranks with the same part
+/// of the model, without divided experts; their error is one of all ranks.
 ///
-/// Made by Engine::gather(), on all ranks. Must end before the next
-/// Engine::step(). It has no effect at its end if the engine has ended before.
+/// Made by Engine::gather(), on all ranks; of some parameters, on those of the
+/// pipeline stages that have them. Must end before the next Engine::step(). It
+/// has no effect at its end if the engine has ended before.
 class [[nodiscard]] GatherScope {
  public:
   GatherScope(
       sharding::GatherScopes& scopes,
       std::weak_ptr<const void> engine,
       std::vector<sharding::Page*> pages,
-      bool writable);
+      bool writable,
+      bool on_all_stages);
   ~GatherScope();
   GatherScope(GatherScope&& other) noexcept;
   GatherScope(const GatherScope&) = delete;
   GatherScope& operator=(const GatherScope&) = delete;
   GatherScope& operator=(GatherScope&&) = delete;
 
-  /// Ends the scope before its destructor does. Collective if it is writable.
-  /// @throws tessera::Error on all ranks if they have written other values,
+  /// Ends the scope before its destructor does. Collective if it is writable,
+  /// over the ranks that have made it.
+  /// @throws tessera::Error on all of them if some have written other values,
   ///   naming a parameter.
   void commit();
 
@@ -55,6 +58,7 @@ class [[nodiscard]] GatherScope {
   std::weak_ptr<const void> engine_; ///< owns them
   std::vector<sharding::Page*> pages_;
   bool writable_;
+  bool on_all_stages_; ///< see sharding::WrittenValues
 };
 
 } // namespace tessera

@@ -34,14 +34,20 @@ void GatherScopes::pin(const std::vector<Page*>& pages, bool writable) {
       held.push_back(next);
     }
   } catch (...) {
-    unpin(held, writable);
+    unpin(held, writable, /*on_all_stages=*/false);
     throw;
   }
 }
 
 void GatherScopes::unpin(
     const std::vector<Page*>& pages,
-    bool writable) noexcept {
+    bool writable,
+    bool on_all_stages) noexcept {
+  if (writable && !pages.empty()) {
+    WrittenValues& written = context_.ranks->written();
+    written.is_pending = true;
+    written.on_all_stages |= on_all_stages;
+  }
   for (Page* const next : pages) {
     Page& page = *next;
     if (writable) {
@@ -66,7 +72,7 @@ void GatherScopes::unpin(
 void GatherScopes::write_back(Page& page) noexcept {
   try {
     unsharder_.settle_shard(page);
-    add_hashes(page, page.full(), context_.ranks->written());
+    add_hashes(page, page.full(), context_.ranks->written().values);
     page.write_back();
   } catch (const std::exception& error) {
     const std::string message = "the values written to group '" + page.name() +

@@ -31,13 +31,20 @@ class GatherScopes {
   /// Releases them; the shards of `writable` ones take over what was written.
   /// Not collective. Does not throw: check_written(), or the next agreement of
   /// the ranks, finds that they have written other values.
-  void unpin(const std::vector<Page*>& pages, bool writable) noexcept;
+  /// @param on_all_stages see WrittenValues.
+  void unpin(
+      const std::vector<Page*>& pages,
+      bool writable,
+      bool on_all_stages) noexcept;
 
   /// Checks that the ranks have written the same values to parameters since
   /// they last agreed. Collective.
-  /// @throws tessera::Error on all ranks if they have not, naming a parameter.
-  void check_written() {
-    reducer_.check_written();
+  /// @param on_all_stages whether the ranks of all pipeline stages call it, or
+  ///   those of this one.
+  /// @throws tessera::Error on all of them if they have not, naming a
+  /// parameter.
+  void check_written(bool on_all_stages) {
+    reducer_.check_written(on_all_stages);
   }
   /// Compares values that all ranks are to have alike. Collective.
   std::optional<ValueDifference> compare(const ValueHashes& values) {

@@ -15,6 +15,16 @@
 
 namespace tessera::sharding {
 
+namespace {
+
+/// Whether the ranks of all pipeline stages state such an intent together.
+bool is_of_all_stages(RankIntent::Kind kind) {
+  return kind == RankIntent::Kind::kStep || kind == RankIntent::Kind::kClip ||
+         kind == RankIntent::Kind::kFiles || kind == RankIntent::Kind::kUnwrap;
+}
+
+} // namespace
+
 GradientReducer::GradientReducer(
     PagerContext& context,
     Unsharder& unsharder,
@@ -55,21 +65,42 @@ void GradientReducer::wait_before_memory_is_freed() const noexcept {
 }
 
 bool GradientReducer::agree(const RankIntent& intent) {
-  check_written();
+  // In a step, pipeline stages are at other places of it.
+  const bool on_all_stages = is_of_all_stages(intent.kind);
+  if (on_all_stages || !context_.ranks->written().on_all_stages ||
+      context_.ranks->model().size(kPipelineAxis) == 1) {
+    check_written(on_all_stages);
+  }
   return state(intent);
 }
 
-void GradientReducer::check_written() {
-  const ValueHashes written = std::exchange(context_.ranks->written(), {});
-  if (written.empty()) {
+void GradientReducer::check_written(bool on_all_stages) {
+  PageRanks& ranks = *context_.ranks;
+  const WrittenValues written = std::exchange(ranks.written(), {});
+  if (!written.is_pending) {
     return;
   }
-  const auto difference = compare(written);
-  TESSERA_CHECK(
-      !difference,
-      "gather() or for_each_parameter(): {} have written other values to {}; each rank's part of it is now as this rank wrote it. Write the same values on every rank, or what one rank alone has with load_weights(), and load a checkpoint to go on.",
-      difference->ranks,
-      difference->parameters);
+  const bool has_stages = ranks.model().size(kPipelineAxis) > 1;
+  const bool tells_all = written.on_all_stages && on_all_stages;
+  if (written.on_all_stages && !tells_all && has_stages) {
+    // The other stages wait for this one where all of them agree.
+    ranks.written().is_pending = ranks.written().on_all_stages = true;
+  }
+  std::string problem;
+  if (!written.values.empty()) {
+    if (const auto difference = compare(written.values)) {
+      problem = formatted(
+          "gather() or for_each_parameter(): {} have written other values to {}; each rank's part of it is now as this rank wrote it. Write the same values on every rank, or what one rank alone has with load_weights(), and load a checkpoint to go on.",
+          difference->ranks,
+          difference->parameters);
+    }
+  }
+  problem = ranks.first_over_parts(
+      problem, tells_all ? PageRanks::Stages::kAll : PageRanks::Stages::kOne);
+  if (!problem.empty() && !tells_all && has_stages) {
+    ranks.agreement().report(problem); // the other stages would wait for these
+  }
+  TESSERA_CHECK(problem.empty(), "{}", problem);
 }
 
 std::optional<ValueDifference> GradientReducer::compare(

@@ -55,8 +55,11 @@ class GradientReducer {
   /// Checks that the ranks have written the same values to parameters since
   /// they last agreed. Collective, but does nothing if this rank has written
   /// none.
-  /// @throws tessera::Error on all ranks if they have not, naming a parameter.
-  void check_written();
+  /// @param on_all_stages whether the ranks of all pipeline stages call it, or
+  ///   those of this one.
+  /// @throws tessera::Error on all of them if they have not, naming a
+  /// parameter.
+  void check_written(bool on_all_stages);
   /// Compares values that all ranks are to have alike. Collective.
   /// @return the first difference; nothing if there is none.
   std::optional<ValueDifference> compare(const ValueHashes& values);

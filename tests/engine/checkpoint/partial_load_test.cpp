@@ -120,7 +120,7 @@ TEST(PartialLoad, RanksLoadTheSameWeights) {
       expect_error(
           [&] { load(one, one, some); },
           {"load_weights: the ranks have different options",
-           "rank 0: {\"except\":[],\"only\":[\"first",
+           "rank 0: {\"except\":[],\"may_be_missing\":[],\"only\":[\"first",
            "rank 1: {\"except\":[\"first"});
     }
     expect_equal(values_of(engine, *net), before, "refused");
@@ -311,6 +311,32 @@ TEST(PartialLoad, KeepsOptimizerStateOnRequest) {
       });
     }
   }
+}
+
+TEST(PartialLoad, FilesThatOneRankCannotOpenAreTheErrorOfAll) {
+  const TemporaryFolder folder;
+  save_restless(folder, 2);
+  run_ranks(2, [&](World& world) {
+    auto net = make_other(2);
+    auto engine = wrap(net, options_of());
+    const std::string message = error_of([&] {
+      engine.load_weights(
+          folder / (world.rank() == 1 ? "not_there" : "run"), lenient());
+    });
+    EXPECT_NE(
+        message.find(
+            world.rank() == 1 ? "not_there" : "failed on 1 other rank"),
+        std::string::npos)
+        << message;
+    LoadWeightsOptions options = lenient();
+    options.optimizer_state = world.rank() == 1;
+    expect_error(
+        [&] { engine.load_weights(folder / "run", options); },
+        {"different options optimizer_state",
+         "rank 0: it is not set",
+         "rank 1: it is set"});
+    engine.load_weights(folder / "run", lenient());
+  });
 }
 
 TEST(PartialLoad, SaysWhichStateIsNotThere) {
