@@ -342,7 +342,7 @@ class Engine(FixedAttributes):
         self._tree.refresh_buffers()
         with self._in_checkpoint():
             return self._engine.save(
-                os.fspath(folder), self._states(states),
+                os.fspath(folder), self._states(states, saves=True),
                 whole_number("save", "keep_last", keep_last))
 
     def save_in_background(self, folder, states=(), keep_last=0):
@@ -353,7 +353,7 @@ class Engine(FixedAttributes):
         self._tree.refresh_buffers()
         with self._in_checkpoint():
             return self._engine.save_in_background(
-                os.fspath(folder), self._states(states),
+                os.fspath(folder), self._states(states, saves=True),
                 whole_number("save_in_background", "keep_last", keep_last))
 
     def load(self, path, states=()):
@@ -375,11 +375,13 @@ class Engine(FixedAttributes):
         return contextlib.nullcontext() if self.optimizer is None \
             else self.optimizer.in_checkpoint()
 
-    def _states(self, states):
+    def _states(self, states, saves=False):
         own = {}
         if self.optimizer is not None:
             own["optimizer groups"] = self.optimizer
-        if any(True for _ in self._tree.extra_states()):
+        # As with torch, what modules save themselves is rank 0's.
+        if any(True for _ in self._tree.extra_states()) and not (
+                saves and init().rank > 0):
             own["extra states of modules"] = ExtraStates(self._tree)
         # Loaded in reverse: those of the optimizer, which may refuse, first.
         return states_of(states) + states_of(own)[::-1]

@@ -321,7 +321,9 @@ std::string find_other_seeds(
   for (size_t r = 1; r < texts.size(); ++r) {
     const Seeds other = nlohmann::json::parse(texts[r]);
     for (size_t i = 0; i < std::min(first.size(), other.size()); ++i) {
-      if (first[i].second != other[i].second) {
+      // Ranks with other experts have parameters of other names.
+      if (first[i].first == other[i].first &&
+          first[i].second != other[i].second) {
         return formatted(
             "wrap: lazy parameter '{}' has the seed {} on rank {} and {} on rank {}, which fill parts of the same tensor. Give LazyOptions::seed, or before lazy() torch::manual_seed(), the same number on every rank.",
             first[i].first,
