@@ -172,6 +172,7 @@ TEST(BackgroundSave, TellsEveryRankWhatWentWrong) {
         << before;
     // While it is written: there is a file in the place of the checkpoint.
     if (world.rank() == 0) {
+      std::filesystem::create_directories(folder / "run");
       std::ofstream(folder / "run" / "step-000001") << "no folder";
     }
     engine.sum_over_ranks(torch::zeros({1}));
