@@ -233,7 +233,6 @@ void check_same_files(
           {"only", options.only},
           {"except", options.except},
           {"rename_rules", std::move(rules)},
-          {"may_be_missing", options.may_be_missing},
           {"strict", options.strict}}
           .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   const std::string others = runtime::find_differences(
