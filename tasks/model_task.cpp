@@ -103,21 +103,21 @@ std::optional<std::vector<std::vector<int64_t>>> generated_tokens(
         all.options.pad_token_id,
         device);
     zoo::GenerateOptions options = all.options;
-    const auto most = model.position_limit();
-    if (most && !model.first_token()) {
-      options.max_new_tokens =
-          std::min(options.max_new_tokens, *most + 1 - batch.input_ids.size(1));
-    }
+    options.fit_to_model = true;
+    options.prompt_numbers.resize(end - begin);
+    std::iota(
+        options.prompt_numbers.begin(),
+        options.prompt_numbers.end(),
+        static_cast<int64_t>(begin));
     const at::Tensor sequences =
         zoo::generate(model, batch, options, &parallel);
-    const int64_t given = model.first_token() ? 1 : batch.input_ids.size(1);
     for (int64_t row = 0; row < sequences.size(0); ++row) {
-      const at::Tensor own = sequences[row].slice(0, given).contiguous();
-      const auto* first = own.const_data_ptr<int64_t>();
-      texts.emplace_back(
-          first,
-          std::find_first_of(
-              first, first + own.numel(), ends.begin(), ends.end()));
+      auto text = zoo::new_tokens_of(model, options, batch, sequences, row);
+      if (!text.empty() &&
+          std::find(ends.begin(), ends.end(), text.back()) != ends.end()) {
+        text.pop_back();
+      }
+      texts.push_back(std::move(text));
     }
   }
   return texts;

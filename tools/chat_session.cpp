@@ -65,6 +65,7 @@ void hold_chat(
   }
   nlohmann::ordered_json messages = beginning(system);
   zoo::PromptCache kept;
+  int64_t asked = 0;
   while (const auto line =
              typed.next([&] { return typed_line(is_terminal); })) {
     if (*line == "/exit") {
@@ -91,7 +92,8 @@ void hold_chat(
             print(fragment);
           }
         },
-        &kept);
+        &kept,
+        asked++);
     if (prints) {
       print("\n");
     }

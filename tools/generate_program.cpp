@@ -23,6 +23,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <functional>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -125,47 +126,48 @@ std::vector<std::vector<int64_t>> read_sequences(const std::string& file) {
   return texts;
 }
 
-/// Writes sequences without the padding on the left.
-/// @param prompt the prompts; empty if the sequences do not contain them.
-void write_sequences(
-    const std::string& file,
-    const at::Tensor& tokens,
-    const zoo::ModelInput& prompt) {
-  nlohmann::json sequences = nlohmann::json::array();
-  const at::Tensor& mask = prompt.attention_mask;
-  for (int64_t row = 0; row < tokens.size(0); ++row) {
-    const at::Tensor own = tokens[row].contiguous();
-    const int64_t* begin = own.const_data_ptr<int64_t>();
-    int64_t padding = 0;
-    if (mask.defined()) { // of the prompt, which may have several rows
-      const int64_t text = row * mask.size(0) / tokens.size(0);
-      padding = mask[text].eq(0).sum().item<int64_t>();
-    }
-    sequences.push_back(
-        std::vector<int64_t>(begin + padding, begin + own.numel()));
-  }
-  runtime::write_file_atomically(
-      file, nlohmann::json{{"sequences", sequences}}.dump() + "\n");
-}
-
 void generate_tokens(
     const GenerateArguments& arguments,
-    const zoo::GenerateOptions& options) {
+    zoo::GenerateOptions options) {
   TESSERA_CHECK(
       !arguments.output.empty(),
       "--output is missing; token sequences of '{}' need a file to write",
       arguments.input);
-  const auto sequences = read_sequences(arguments.input);
+  const auto prompts = read_sequences(arguments.input);
   DividedModel divided(arguments.model);
-  const zoo::ModelInput prompt = zoo::prompt_batch(
-      sequences, std::max<int64_t>(0, options.pad_token_id), divided.device());
-  const at::Tensor tokens =
-      zoo::generate(divided.model(), prompt, options, &divided.parallel());
+  zoo::Model& model = divided.model();
+  nlohmann::json sequences = nlohmann::json::array();
+  for (size_t begin = 0; begin < prompts.size();
+       begin += arguments.batch_size) {
+    const size_t end = std::min(begin + arguments.batch_size, prompts.size());
+    options.prompt_numbers.resize(end - begin);
+    std::iota(
+        options.prompt_numbers.begin(),
+        options.prompt_numbers.end(),
+        static_cast<int64_t>(begin));
+    const zoo::ModelInput batch = zoo::prompt_batch(
+        {prompts.begin() + static_cast<std::ptrdiff_t>(begin),
+         prompts.begin() + static_cast<std::ptrdiff_t>(end)},
+        std::max<int64_t>(0, options.pad_token_id),
+        divided.device());
+    const at::Tensor tokens =
+        zoo::generate(model, batch, options, &divided.parallel());
+    for (int64_t row = 0; row < tokens.size(0); ++row) {
+      const auto prompt =
+          begin + static_cast<size_t>(row / options.num_return_sequences);
+      std::vector<int64_t> sequence =
+          model.first_token()
+              ? std::vector<int64_t>{tokens[row][0].item<int64_t>()}
+              : prompts[prompt];
+      const auto added = zoo::new_tokens_of(model, options, batch, tokens, row);
+      sequence.insert(sequence.end(), added.begin(), added.end());
+      sequences.push_back(std::move(sequence));
+    }
+  }
   if (divided.reports()) {
-    write_sequences(
+    runtime::write_file_atomically(
         arguments.output,
-        tokens,
-        divided.model().first_token() ? zoo::ModelInput() : prompt);
+        nlohmann::json{{"sequences", sequences}}.dump() + "\n");
   }
 }
 
@@ -392,6 +394,7 @@ void generate_texts(
       arguments,
       static_cast<size_t>(options.tokens.num_return_sequences),
       divided.is_first());
+  int64_t answered = 0;
   for (auto batch = asked.next(); !batch.empty(); batch = asked.next()) {
     std::vector<std::string> prompts;
     for (const Asked& one : batch) {
@@ -406,8 +409,11 @@ void generate_texts(
               if (streams) {
                 TextWriter::stream(fragment);
               }
-            }),
+            },
+            nullptr,
+            answered),
         streams);
+    answered += static_cast<int64_t>(batch.size());
   }
   writer.finish();
 }
@@ -490,7 +496,7 @@ int run_generate(int argc, char** argv) {
   options.tokens = given.over(arguments.model.model, defaults);
   options.add_special_tokens = !arguments.is_chat;
   options.skip_special_tokens = arguments.skip_special_tokens;
-  options.fit_to_model = !given.is_given("--max-new-tokens");
+  options.tokens.fit_to_model = !given.is_given("--max-new-tokens");
   generate_texts(arguments, options);
   return 0;
 }

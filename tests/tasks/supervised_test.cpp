@@ -8,6 +8,8 @@
 #include "support/forked_ranks.h"
 #include "support/temporary_folder.h"
 #include "tessera/tasks/evaluate_run.h"
+#include "tessera/tasks/model_task.h"
+#include "tessera/tasks/run_model.h"
 #include "tessera/tasks/run_training.h"
 #include "tessera/zoo/models/pretrained.h"
 #include "zoo/support.h"
@@ -738,6 +740,34 @@ TEST_F(Supervised, ModelsLearnToTranslate) {
       EXPECT_EQ(fewer.at("heldout_generated"), 3);
     });
   }
+}
+
+// A model of 144 positions writes to their end, from each prompt.
+TEST_F(Supervised, GeneratedTextsDoNotDependOnTheBatch) {
+  std::string rows;
+  for (int words = 1; words <= 13; words += 4) {
+    std::string prompt;
+    for (int i = 0; i < words; ++i) {
+      prompt += "the world ";
+    }
+    rows += json{{"prompt", prompt}, {"completion", "is here"}}.dump() + "\n";
+  }
+  file("heldout.jsonl", rows);
+  file("train.jsonl", rows);
+  tests::on_ranks(1, [&] {
+    write_model("gpt2", "llama2", "</s>");
+    TrainingConfig given = config({"data.max_new_tokens=200"});
+    World& world = init();
+    prepare_data(given, world, ModelState::kFirst);
+    ParallelRun parallel(world, given.parallel, 1);
+    const Task task =
+        given.task->open(given, world, parallel, ModelState::kFirst);
+    Engine engine = wrap_model(world, parallel, given, task.model);
+    const auto alone = evaluate(task, engine, parallel, 1)->generated;
+    ASSERT_EQ(alone.size(), 4U);
+    EXPECT_GT(alone[0].size(), alone[3].size());
+    EXPECT_EQ(evaluate(task, engine, parallel, 3)->generated, alone);
+  });
 }
 
 // No text can be generated then, but the trainer knows what is to be done.

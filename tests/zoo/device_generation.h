@@ -85,13 +85,14 @@ inline void expect_texts_of_no_cache(World& world) {
     for (const GenerateOptions& way : {greedy(), sampled()}) {
       const ModelInput prompt = prompts_on(world.device(), /*pads=*/false);
       at::Tensor rows = prompt.input_ids.cpu();
-      NextToken next(way);
+      const NextToken next(way, rows.size(0));
       for (int64_t i = 0; i < way.max_new_tokens; ++i) {
         ModelInput full;
         full.input_ids = rows.to(world.device());
         const at::Tensor last =
             model->forward(full).logits.select(1, rows.size(1) - 1);
-        rows = at::cat({rows, next.choose(last.cpu().clone()).unsqueeze(1)}, 1);
+        const at::Tensor chosen = next.choose(last.cpu().clone(), i);
+        rows = at::cat({rows, chosen.unsqueeze(1)}, 1);
       }
       EXPECT_TRUE(generate(*model, prompt, way).equal(rows));
     }

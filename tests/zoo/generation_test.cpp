@@ -8,6 +8,7 @@
 #include "tessera/runtime/io/remove_tree.h"
 #include "tessera/zoo/generation/generate.h"
 #include "tessera/zoo/generation/next_token.h"
+#include "tessera/zoo/generation/prompt_batch.h"
 #include "tessera/zoo/generation/prompt_cache.h"
 #include "tessera/zoo/models/pretrained.h"
 
@@ -15,10 +16,13 @@
 #include <torch/torch.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tessera::zoo::generation_test {
@@ -311,6 +315,306 @@ TEST(Generation, DrawsWithTheSeedAlone) {
   EXPECT_FALSE(several[0].equal(several[1]));
 }
 
+namespace {
+
+constexpr int64_t kMixedPadding = 7;
+
+/// Prompts of different lengths, in which the token that pads is one of others.
+const std::vector<std::vector<int64_t>>& mixed_prompts() {
+  static const std::vector<std::vector<int64_t>> all{
+      {5, 7, 11, 7, 9, 5, 7, 7}, {3}, {10, 7, 7}, {7}, {4, 8, 4, 8, 2}};
+  return all;
+}
+
+/// Ways to continue them, by name.
+std::vector<std::pair<std::string, GenerateOptions>> ways_of_mixed() {
+  std::vector<std::pair<std::string, GenerateOptions>> ways;
+  const auto add = [&](const std::string& name, const auto& change) {
+    GenerateOptions options;
+    options.max_new_tokens = 7;
+    options.pad_token_id = kMixedPadding;
+    change(options);
+    ways.emplace_back(name, options);
+  };
+  using Tokens = std::vector<int64_t>;
+  const Tokens third{3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 18, 22, 25, 28, 33};
+  add("greedy", [](GenerateOptions&) {});
+  add("ends", [&](GenerateOptions& one) { one.eos_token_id = third; });
+  add("repetition_penalty",
+      [](GenerateOptions& one) { one.repetition_penalty = 1.9; });
+  for (const int64_t size : {1, 2, 3}) {
+    add("no_repeat_ngram_size " + std::to_string(size),
+        [size](GenerateOptions& one) { one.no_repeat_ngram_size = size; });
+  }
+  add("sequence_bias", [](GenerateOptions& one) {
+    for (int64_t token = 0; token < 60; ++token) {
+      one.sequence_bias.push_back(
+          {{kMixedPadding, 3, token}, token % 2 == 0 ? -30. : 3.});
+      one.sequence_bias.push_back(
+          {{kMixedPadding, kMixedPadding, kMixedPadding, token},
+           token % 3 == 0 ? -30. : 3.});
+    }
+  });
+  add("bad_words_ids", [](GenerateOptions& one) {
+    for (int64_t token = 0; token < 60; token += 2) {
+      one.bad_words_ids.push_back({kMixedPadding, 3, token});
+      one.bad_words_ids.push_back(
+          {kMixedPadding, kMixedPadding, kMixedPadding, token + 1});
+    }
+  });
+  add("forced first and last tokens", [](GenerateOptions& one) {
+    one.forced_bos_token_id = 41;
+    one.forced_eos_token_id = {33};
+    for (int64_t token = 0; token < 40; ++token) {
+      one.begin_suppress_tokens.push_back(token);
+    }
+  });
+  add("suppressed tokens", [&](GenerateOptions& one) {
+    one.suppress_tokens = {2, 20, 40};
+    one.begin_suppress_tokens = third;
+  });
+  add("min_new_tokens", [&](GenerateOptions& one) {
+    one.eos_token_id = third;
+    one.min_new_tokens = 4;
+  });
+  add("max_length and min_length", [&](GenerateOptions& one) {
+    one.eos_token_id = third;
+    one.max_length = 12;
+    one.min_length = 6;
+    one.forced_eos_token_id = {33};
+  });
+  const auto sample = [&](GenerateOptions& one) {
+    one.do_sample = true;
+    one.temperature = 2;
+    one.seed = 11;
+    one.eos_token_id = {third.begin(), third.begin() + 5};
+  };
+  add("samples", [&](GenerateOptions& one) {
+    sample(one);
+    one.top_k = 0;
+    one.num_return_sequences = 3;
+  });
+  add("the likeliest samples", [&](GenerateOptions& one) {
+    sample(one);
+    one.top_k = 12;
+    one.top_p = 0.9;
+    one.min_p = 0.05;
+    one.repetition_penalty = 1.4;
+    one.max_length = 12;
+  });
+  for (const auto early :
+       {EarlyStopping::kNo, EarlyStopping::kYes, EarlyStopping::kNever}) {
+    for (const bool is_drawn : {false, true}) {
+      add("beams " + std::to_string(static_cast<int>(early)) +
+              (is_drawn ? ", drawn" : ""),
+          [&](GenerateOptions& one) {
+            sample(one);
+            one.do_sample = is_drawn;
+            one.num_beams = 3;
+            one.num_return_sequences = 2;
+            one.early_stopping = early;
+            one.length_penalty = early == EarlyStopping::kNo ? 1 : -0.5;
+            one.no_repeat_ngram_size = 2;
+            one.min_length = 4;
+          });
+    }
+  }
+  return ways;
+}
+
+/// The new tokens of each result, followed by padding.
+/// @param first the number of the first prompt.
+/// @param stops whether texts end by another reason, too.
+std::vector<at::Tensor> continued(
+    Model& model,
+    size_t first,
+    size_t count,
+    GenerateOptions options,
+    bool stops,
+    ParallelRun* parallel) {
+  const auto begin =
+      mixed_prompts().begin() + static_cast<std::ptrdiff_t>(first);
+  const std::vector<std::vector<int64_t>> own(
+      begin, begin + static_cast<std::ptrdiff_t>(count));
+  for (size_t i = 0; i < count; ++i) {
+    options.prompt_numbers.push_back(static_cast<int64_t>(first + i));
+  }
+  EndsSequence ends;
+  if (stops) {
+    // Of each row its own tokens, and what prompt it is.
+    ends = [&](int64_t row, std::span<const int64_t> written) {
+      const auto copies =
+          std::max(options.num_beams, options.num_return_sequences);
+      const auto prompt = first + static_cast<size_t>(row / copies);
+      int64_t sum = mixed_prompts()[prompt].back();
+      for (const int64_t token : written) {
+        sum += token;
+      }
+      return sum % 3 == 0;
+    };
+  }
+  const ModelInput batch = prompt_batch(own, kMixedPadding, at::kCPU);
+  const at::Tensor sequences = generate(model, batch, options, parallel, ends);
+  const int64_t given = model.first_token() ? 1 : batch.input_ids.size(1);
+  std::vector<at::Tensor> rows;
+  for (int64_t row = 0; row < sequences.size(0); ++row) {
+    const at::Tensor added = sequences[row].slice(0, given);
+    rows.push_back(
+        at::constant_pad_nd(added, {0, 20 - added.size(0)}, kMixedPadding));
+  }
+  return rows;
+}
+
+/// Whatever is beside a prompt, it is continued as alone.
+void expect_no_difference(
+    Model& model,
+    const std::string& label,
+    const GenerateOptions& options,
+    bool stops,
+    ParallelRun* parallel = nullptr) {
+  const size_t all = mixed_prompts().size();
+  const auto results = static_cast<size_t>(options.num_return_sequences);
+  std::vector<at::Tensor> alone;
+  for (size_t i = 0; i < all; ++i) {
+    const auto own = continued(model, i, 1, options, stops, parallel);
+    ASSERT_EQ(own.size(), results);
+    alone.insert(alone.end(), own.begin(), own.end());
+  }
+  for (const size_t size : {2U, 3U, 5U}) {
+    for (size_t first = 0; first < all; first += size) {
+      const size_t count = std::min(size, all - first);
+      const auto found =
+          continued(model, first, count, options, stops, parallel);
+      ASSERT_EQ(found.size(), count * results);
+      for (size_t i = 0; i < found.size(); ++i) {
+        EXPECT_TRUE(found[i].equal(alone[first * results + i]))
+            << label << (stops ? ", with stops" : "") << ", batches of " << size
+            << ", result " << i % results << " of prompt "
+            << first + i / results << "\n"
+            << found[i].view({1, -1}) << "alone"
+            << alone[first * results + i].view({1, -1});
+      }
+    }
+  }
+}
+
+} // namespace
+
+// Rules, lengths, draws and beams of a prompt know its own tokens, and neither
+// its padding nor other prompts.
+TEST(Generation, OfAPromptDoesNotDependOnItsBatch) {
+  for (const std::string name : {"gpt2", "llama", "t5"}) {
+    const auto model = load(name);
+    bool stops = name == "llama";
+    for (const auto& [way, options] : ways_of_mixed()) {
+      expect_no_difference(*model, name + " " + way, options, stops);
+      stops = !stops;
+    }
+  }
+}
+
+// Positions, masks and distances too.
+TEST(Generation, OfAPromptDoesNotDependOnItsBatchInAnyFamily) {
+  for (const std::string name :
+       {"arcee",      "cohere",     "cohere2",       "cpm1",
+        "cpm2",       "cpm3",       "ernie4_5",      "exaone4",
+        "falcon",     "gemma",      "gemma3_text",   "glm",
+        "glm4",       "gpt_neo",    "gptj",          "granite",
+        "helium",     "llama3",     "llama_dynamic", "llama_linear",
+        "llama_yarn", "ministral",  "mistral",       "mpt",
+        "mt5",        "nemotron",   "olmo",          "olmo2",
+        "olmo3",      "opt",        "opt_350m",      "phi",
+        "phi3",       "qwen2",      "qwen2_moe",     "qwen2_moe_window",
+        "qwen3",      "qwen3_moe",  "seed_oss",      "smollm3",
+        "stablelm",   "starcoder2", "t5_v1_1"}) {
+    GenerateOptions options;
+    options.max_new_tokens = 9;
+    options.pad_token_id = kMixedPadding;
+    expect_no_difference(*load(name), name, options, false);
+  }
+}
+
+TEST(Generation, OfAPromptDoesNotDependOnItsBatchOnRanks) {
+  struct Layout {
+    const char* name;
+    ParallelSizes sizes;
+  };
+  for (const Layout& layout : std::vector<Layout>{
+           {"shard 2", {}},
+           {"tensor 2", {.shard = 1, .tensor = 2}},
+           {"pipeline 2", {.shard = 1, .pipeline = 2}}}) {
+    tests::run_ranks(2, [&](World& world) {
+      ParallelOptions sizes;
+      sizes.sizes = layout.sizes;
+      sizes.schedule = PipelineScheduleKind::kGPipe;
+      ParallelRun parallel(world, sizes, 2);
+      const auto model = load("llama", layer_context(parallel));
+      EngineOptions engine_options;
+      engine_options.log_memory = false;
+      engine_options.parallel = parallel.mesh_or_null();
+      const Engine engine(world, model, engine_options);
+      for (const auto& [way, options] : ways_of_mixed()) {
+        if (way == "max_length and min_length" || way == "samples" ||
+            way == "beams 0, drawn") {
+          expect_no_difference(
+              *model, layout.name + (" " + way), options, true, &parallel);
+        }
+      }
+    });
+  }
+}
+
+// A prompt's draws follow from its number: the same prompt under another one,
+// or under another result, draws something else.
+TEST(Generation, DrawsByTheNumberOfThePrompt) {
+  const auto model = load("llama");
+  GenerateOptions options;
+  options.do_sample = true;
+  options.temperature = 3;
+  options.seed = 7;
+  ModelInput prompt;
+  prompt.input_ids = torch::tensor({{5, 6, 7}, {5, 6, 7}}, torch::kLong);
+  const at::Tensor both = generate(*model, prompt, options);
+  EXPECT_FALSE(both[0].equal(both[1]));
+  prompt.input_ids = prompt.input_ids.narrow(0, 0, 1);
+  options.prompt_numbers = {1};
+  EXPECT_TRUE(generate(*model, prompt, options)[0].equal(both[1]));
+  options.prompt_numbers = {1, 2};
+  expect_error(
+      [&] { generate(*model, prompt, options); },
+      {"prompt_numbers has 2 numbers", "1 prompts"});
+  options.prompt_numbers = {-1};
+  expect_error(
+      [&] { generate(*model, prompt, options); },
+      {"prompt_numbers has -1", "between 0 and 2^32 - 1"});
+}
+
+// Per prompt as far as the model has positions.
+TEST(Generation, FitsThePositionsOfEachPrompt) {
+  const auto model = load("gpt2"); // 23 positions
+  GenerateOptions options;
+  options.max_new_tokens = 19;
+  options.pad_token_id = kMixedPadding;
+  const ModelInput batch =
+      prompt_batch(mixed_prompts(), kMixedPadding, at::kCPU);
+  expect_error(
+      [&] { generate(*model, batch, options); }, {"8 tokens", "23 positions"});
+  options.fit_to_model = true;
+  const at::Tensor sequences = generate(*model, batch, options);
+  ASSERT_EQ(sequences.size(1), 8 + 19);
+  for (int64_t row = 0; row < 5; ++row) {
+    EXPECT_EQ(
+        new_tokens_of(*model, options, batch, sequences, row).size(),
+        row == 0 ? 16U : 19U);
+  }
+  expect_no_difference(*model, "gpt2", options, false);
+  ModelInput longer;
+  longer.input_ids = torch::full({1, 24}, 5, torch::kLong);
+  expect_error(
+      [&] { generate(*model, longer, options); },
+      {"24 tokens", "23 positions", "shorten"});
+}
+
 TEST(Generation, NamesWhatItCannotDo) {
   const auto model = load("llama");
   ModelInput prompt;
@@ -378,8 +682,8 @@ TEST(NextToken, KeepsTheLikeliest) {
   const at::Tensor logits =
       torch::tensor({0.5, 0.25, 0.15, 0.1}).log().expand({2000, 4});
   const auto counts = [&](const GenerateOptions& options) {
-    return NextToken(options)
-        .choose(logits.clone())
+    return NextToken(options, 2000)
+        .choose(logits.clone(), 0)
         .bincount({}, 4)
         .to(torch::kFloat)
         .div(2000);

@@ -291,7 +291,7 @@ TEST(TextGenerator, SaysWhatIsWrong) {
   expect_error(
       [&] { generator.generate({std::string(16, 'x')}); },
       {"prompt 1 (", "has 17 tokens", "set max_new_tokens to 7"});
-  options.fit_to_model = true;
+  options.tokens.fit_to_model = true;
   const TextGenerator fitting(*model, tokenizer(), options);
   EXPECT_LE(fitting.generate({std::string(16, 'x')})[0].tokens.size(), 7U);
   const auto glm = load("glm_2021");
@@ -383,9 +383,10 @@ TEST(NextToken, DrawsByTheChancesOfTransformers) {
     options.top_p = given.value("top_p", 1.0);
     options.min_p = given.value("min_p", 0.0);
     options.seed = 11;
-    const at::Tensor counts = NextToken(options)
-                                  .choose(logits.expand({kDraws, -1}).clone())
-                                  .bincount({}, logits.numel());
+    const at::Tensor counts =
+        NextToken(options, kDraws)
+            .choose(logits.expand({kDraws, -1}).clone(), 0)
+            .bincount({}, logits.numel());
     std::map<int64_t, double> chances;
     std::map<int64_t, int64_t> drawn;
     for (int64_t token = 0; token < logits.numel(); ++token) {

@@ -4,12 +4,12 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/zoo/generation/score_rules.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <torch/types.h>
 
 #include <algorithm>
 #include <cmath>
 #include <utility>
+#include <vector>
 
 namespace tessera::zoo {
 
@@ -35,6 +35,16 @@ at::Tensor best_places(const at::Tensor& scores, int64_t count) {
   return std::get<1>(scores.topk(count, 1));
 }
 
+std::vector<uint64_t> streams_of_prompts(
+    const GenerateOptions& options,
+    int64_t prompts) {
+  std::vector<uint64_t> streams;
+  for (int64_t prompt = 0; prompt < prompts; ++prompt) {
+    streams.push_back(RowDraws::stream_of(options.number_of_prompt(prompt), 0));
+  }
+  return streams;
+}
+
 } // namespace
 
 BeamSearch::BeamSearch(
@@ -44,8 +54,8 @@ BeamSearch::BeamSearch(
     EndsSequence ends)
     : options_(options),
       ends_(std::move(ends)),
-      generator_(at::detail::createCPUGenerator(options.seed)),
       texts_(rows.size(0) / options.num_beams),
+      draws_(options.seed, streams_of_prompts(options, texts_)),
       given_(rows.size(1)),
       rows_(rows),
       padding_(padding) {
@@ -76,7 +86,7 @@ TokenProposal BeamSearch::propose(const at::Tensor& logits) {
       options_.num_beams,
       candidates(),
       scores.size(1));
-  apply_score_rules(options_, scores, rows_, written(), padding_);
+  apply_score_rules(options_, scores, RowTexts(rows_, padding_), written());
   if (options_.do_sample) {
     apply_sampling_rules(options_, scores);
   }
@@ -84,12 +94,9 @@ TokenProposal BeamSearch::propose(const at::Tensor& logits) {
   const at::Tensor all =
       (scores.view({texts_, options_.num_beams, -1}) + scores_.unsqueeze(2))
           .flatten(1);
-  const at::Tensor tokens = options_.do_sample ? torch::multinomial(
-                                                     all.softmax(1),
-                                                     candidates(),
-                                                     /*replacement=*/false,
-                                                     generator_)
-                                               : best_places(all, candidates());
+  const at::Tensor tokens =
+      options_.do_sample ? draws_.draw(all.softmax(1), candidates(), written())
+                         : best_places(all, candidates());
   const at::Tensor beam = tokens.div(scores.size(1), "floor");
   return {
       tokens.remainder(scores.size(1)) * options_.num_beams + beam,

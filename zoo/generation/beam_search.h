@@ -3,9 +3,8 @@
 // `BeamSearch` extends several hypotheses of each prompt side by side.
 
 #include "tessera/zoo/generation/generate_options.h"
+#include "tessera/zoo/generation/row_draws.h"
 #include "tessera/zoo/generation/text_search.h"
-
-#include <ATen/core/Generator.h>
 
 namespace tessera::zoo {
 
@@ -17,12 +16,13 @@ namespace tessera::zoo {
 ///
 /// With do_sample the continuations are drawn, without replacement, by their
 /// sums of log-probabilities after apply_sampling_rules(); the best of those
-/// that are drawn go on. Draws depend on the seed and on the scores alone.
+/// that are drawn go on. Draws depend on the seed, the number of the prompt,
+/// the position and the scores alone.
 class BeamSearch : public TextSearch {
  public:
   /// @param rows [prompts * num_beams, S] int64: the prompts, each repeated
   ///     num_beams times in a row.
-  /// @param padding see apply_score_rules().
+  /// @param padding see RowTexts.
   BeamSearch(
       const GenerateOptions& options,
       const at::Tensor& rows,
@@ -64,8 +64,8 @@ class BeamSearch : public TextSearch {
 
   GenerateOptions options_;
   EndsSequence ends_;
-  at::Generator generator_;
   int64_t texts_;
+  RowDraws draws_; ///< of the prompts
   int64_t given_; ///< prompt length in tokens
   at::Tensor rows_;
   at::Tensor padding_;

@@ -15,7 +15,9 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tessera::zoo {
@@ -52,6 +54,14 @@ int64_t copies_in(const GenerateOptions& options) {
   return std::max(options.num_beams, options.num_return_sequences);
 }
 
+/// The number of padding tokens before each prompt, on the CPU; undefined for
+/// none.
+at::Tensor padding_of(const Model& model, const ModelInput& prompt) {
+  return model.first_token() || !prompt.attention_mask.defined()
+             ? at::Tensor()
+             : prompt.attention_mask.ne(0).to(at::kInt).argmax(1).to(at::kCPU);
+}
+
 /// The search, starting from the prompts or from the decoder's start token.
 std::unique_ptr<TextSearch> make_search(
     const Model& model,
@@ -66,10 +76,7 @@ std::unique_ptr<TextSearch> make_search(
                 options.decoder_start_token_id.value_or(*model.first_token()),
                 torch::kLong)
           : prompt.input_ids.to(at::kCPU, at::kLong);
-  at::Tensor padding;
-  if (!model.first_token() && prompt.attention_mask.defined()) {
-    padding = prompt.attention_mask.ne(0).to(at::kInt).argmax(1).to(at::kCPU);
-  }
+  const at::Tensor padding = padding_of(model, prompt);
   const at::Tensor rows = repeated(begin, copies);
   if (options.num_beams > 1) {
     return std::make_unique<BeamSearch>(
@@ -79,8 +86,67 @@ std::unique_ptr<TextSearch> make_search(
       options, rows, repeated(padding, copies), ends);
 }
 
+/// @param is_divided over ranks.
+void check_prompt(Model& model, const ModelInput& prompt, bool is_divided) {
+  const auto head = model.head();
+  const HeadLabels labels =
+      head == nullptr ? HeadLabels::kOther : head->labels();
+  TESSERA_CHECK(
+      labels != HeadLabels::kClass && labels != HeadLabels::kClasses &&
+          labels != HeadLabels::kNumbers &&
+          (head == nullptr || !head->finds_answers()),
+      "generate: a {} does not write texts; apply a model that classifies or finds answers with `tessera predict`",
+      model.architecture());
+  TESSERA_CHECK(
+      model.takes_cache(),
+      "generate: a {} cannot continue sequences{}",
+      model.architecture(),
+      is_divided
+          ? " in this layout of ranks; use a causal model, and do not divide sequences over ranks"
+          : "; use a causal model or an encoder-decoder");
+  TESSERA_CHECK(
+      prompt.input_ids.defined() && prompt.input_ids.dim() == 2 &&
+          prompt.input_ids.numel() > 0,
+      "generate: input_ids are missing, empty or not [batch, sequence]");
+  const bool blanks = model.fills_blanks();
+  const auto continued = model.continued_inputs();
+  std::string more = blanks ? ", position_ids, sep" : "";
+  for (const auto& [name, new_tokens] : continued) {
+    more += ", " + name;
+  }
+  for (const auto& [name, tensor] : prompt.named()) {
+    if (blanks && (name == "position_ids" || name == "sep")) {
+      continue; // checked below
+    }
+    TESSERA_CHECK(
+        name == "input_ids" || name == "attention_mask" ||
+            continued.contains(name),
+        "generate: unexpected input '{}'; only input_ids, attention_mask{} are accepted",
+        name,
+        more);
+    TESSERA_CHECK(
+        tensor.sizes() == prompt.input_ids.sizes(),
+        "generate: {} is {}, but input_ids are {}",
+        name,
+        tensor.sizes(),
+        prompt.input_ids.sizes());
+  }
+  TESSERA_CHECK(
+      !blanks ||
+          (prompt.position_ids.defined() && prompt.others.count("sep") == 1 &&
+           prompt.position_ids.dim() == 3 &&
+           prompt.position_ids.size(2) == prompt.input_ids.size(1)),
+      "generate: the model fills blanks; give it sep [batch] and position_ids [batch, 2, sequence], as blank_inputs() makes them");
+  const at::Tensor& mask = prompt.attention_mask;
+  TESSERA_CHECK(
+      model.first_token() || !mask.defined() ||
+          mask.select(1, -1).ne(0).all().item<bool>(),
+      "generate: a sequence ends with padding; pad sequences on the left");
+}
+
 class Writer {
  public:
+  /// @param options of options_after(), the same for all prompts.
   Writer(
       Model& model,
       const ModelInput& prompt,
@@ -97,7 +163,6 @@ class Writer {
                 ? nullptr
                 : &parallel->groups()[ParallelGroup::kPipeline]),
         device_(prompt.input_ids.device()) {
-    check(parallel != nullptr && parallel->mesh_or_null() != nullptr);
     for (const auto& [name, tensor] : prompt.named()) {
       if (model.continued_inputs().contains(name)) {
         continued_.emplace(name, tensor);
@@ -106,13 +171,10 @@ class Writer {
     const bool is_plain = prompt.input_ids.size(0) == 1 && continued_.empty() &&
                           !prompt.attention_mask.defined();
     kept_ = is_plain && model.keeps_cache() ? kept : nullptr;
-    options.check();
-    const GenerateOptions counted =
-        options.after(model.first_token() ? 1 : prompt.input_ids.size(1));
-    check_positions(counted.max_new_tokens);
-    search_ = make_search(model, prompt, counted, ends);
+    check_positions(options.max_new_tokens);
+    search_ = make_search(model, prompt, options, ends);
     given_ = search_->rows().size(1);
-    make_groups(prompt.input_ids.size(0), given_ + counted.max_new_tokens);
+    make_groups(prompt.input_ids.size(0), given_ + options.max_new_tokens);
   }
 
   at::Tensor write() {
@@ -148,64 +210,6 @@ class Writer {
   }
 
  private:
-  /// @param is_divided over ranks.
-  void check(bool is_divided) const {
-    const auto head = model_.head();
-    const HeadLabels labels =
-        head == nullptr ? HeadLabels::kOther : head->labels();
-    TESSERA_CHECK(
-        labels != HeadLabels::kClass && labels != HeadLabels::kClasses &&
-            labels != HeadLabels::kNumbers &&
-            (head == nullptr || !head->finds_answers()),
-        "generate: a {} does not write texts; apply a model that classifies or finds answers with `tessera predict`",
-        model_.architecture());
-    TESSERA_CHECK(
-        model_.takes_cache(),
-        "generate: a {} cannot continue sequences{}",
-        model_.architecture(),
-        is_divided
-            ? " in this layout of ranks; use a causal model, and do not divide sequences over ranks"
-            : "; use a causal model or an encoder-decoder");
-    TESSERA_CHECK(
-        prompt_.input_ids.defined() && prompt_.input_ids.dim() == 2 &&
-            prompt_.input_ids.numel() > 0,
-        "generate: input_ids are missing, empty or not [batch, sequence]");
-    const bool blanks = model_.fills_blanks();
-    const auto continued = model_.continued_inputs();
-    std::string more = blanks ? ", position_ids, sep" : "";
-    for (const auto& [name, new_tokens] : continued) {
-      more += ", " + name;
-    }
-    for (const auto& [name, tensor] : prompt_.named()) {
-      if (blanks && (name == "position_ids" || name == "sep")) {
-        continue; // checked below
-      }
-      TESSERA_CHECK(
-          name == "input_ids" || name == "attention_mask" ||
-              continued.contains(name),
-          "generate: unexpected input '{}'; only input_ids, attention_mask{} are accepted",
-          name,
-          more);
-      TESSERA_CHECK(
-          tensor.sizes() == prompt_.input_ids.sizes(),
-          "generate: {} is {}, but input_ids are {}",
-          name,
-          tensor.sizes(),
-          prompt_.input_ids.sizes());
-    }
-    TESSERA_CHECK(
-        !blanks || (prompt_.position_ids.defined() &&
-                    prompt_.others.count("sep") == 1 &&
-                    prompt_.position_ids.dim() == 3 &&
-                    prompt_.position_ids.size(2) == prompt_.input_ids.size(1)),
-        "generate: the model fills blanks; give it sep [batch] and position_ids [batch, 2, sequence], as blank_inputs() makes them");
-    const at::Tensor& mask = prompt_.attention_mask;
-    TESSERA_CHECK(
-        model_.first_token() || !mask.defined() ||
-            mask.select(1, -1).ne(0).all().item<bool>(),
-        "generate: a sequence ends with padding; pad sequences on the left");
-  }
-
   /// Learned positions are limited: fail now rather than after most tokens are
   /// generated. The last token is never an input.
   void check_positions(int64_t max_new_tokens) const {
@@ -413,7 +417,165 @@ class Writer {
   std::deque<TextGroup> groups_;
 };
 
+/// Prompts of a batch that can be continued together.
+struct SimilarPrompts {
+  GenerateOptions options; ///< of options_after()
+  int64_t length; ///< of the longest
+  std::vector<int64_t> places; ///< of the prompts in the batch
+};
+
+/// By the numbers of new tokens, which lengths of the whole text and positions
+/// of the model make different; and by length where the positions of a prompt
+/// depend on it (dynamic NTK), which would otherwise be the longest one's.
+std::vector<SimilarPrompts> similar_prompts(
+    const Model& model,
+    const ModelInput& prompt,
+    const GenerateOptions& options) {
+  const bool by_length =
+      !model.first_token() && !model.fills_blanks() && !model.keeps_cache();
+  const at::Tensor padding = padding_of(model, prompt);
+  std::vector<SimilarPrompts> groups;
+  for (int64_t i = 0; i < prompt.input_ids.size(0); ++i) {
+    const int64_t length = prompt.input_ids.size(1) -
+                           (padding.defined() ? padding[i].item<int64_t>() : 0);
+    GenerateOptions own = options_after(model, options, length);
+    const auto found =
+        std::find_if(groups.begin(), groups.end(), [&](const auto& group) {
+          return group.options.max_new_tokens == own.max_new_tokens &&
+                 group.options.min_new_tokens == own.min_new_tokens &&
+                 (!by_length || group.length == length);
+        });
+    SimilarPrompts& group =
+        found != groups.end()
+            ? *found
+            : groups.emplace_back(SimilarPrompts{std::move(own), 0, {}});
+    group.length = std::max(group.length, length);
+    group.places.push_back(i);
+  }
+  for (SimilarPrompts& group : groups) {
+    group.options.prompt_numbers.clear();
+    for (const int64_t place : group.places) {
+      group.options.prompt_numbers.push_back(options.number_of_prompt(place));
+    }
+  }
+  return groups;
+}
+
+/// The prompts of a group, without the padding before all of them.
+ModelInput prompts_of(const SimilarPrompts& group, const ModelInput& prompt) {
+  const int64_t padding = prompt.input_ids.size(1) - group.length;
+  const at::Tensor places =
+      torch::tensor(group.places, torch::kLong).to(prompt.input_ids.device());
+  NamedTensors tensors = prompt.named();
+  for (auto& [name, tensor] : tensors) {
+    tensor = tensor.index_select(0, places);
+    if (name == "sep") { // counts the padding
+      tensor = tensor - padding;
+    } else {
+      tensor = tensor.slice(tensor.dim() - 1, padding);
+    }
+  }
+  const auto mask = tensors.find("attention_mask");
+  if (mask != tensors.end() && mask->second.ne(0).all().item<bool>()) {
+    tensors.erase(mask);
+  }
+  return ModelInput::from_named(tensors);
+}
+
+/// generate() of one group after the other.
+at::Tensor write_groups(
+    Model& model,
+    const ModelInput& prompt,
+    const std::vector<SimilarPrompts>& groups,
+    ParallelRun* parallel,
+    const EndsSequence& ends) {
+  const GenerateOptions& options = groups.front().options;
+  const int64_t rows = copies_in(options);
+  const int64_t results = options.num_return_sequences;
+  const int64_t given = prompt.input_ids.size(1);
+  std::vector<at::Tensor> written;
+  int64_t longest = 0;
+  for (const SimilarPrompts& group : groups) {
+    EndsSequence ends_own;
+    if (ends) {
+      ends_own = [&](int64_t row, std::span<const int64_t> tokens) {
+        const auto place = static_cast<size_t>(row / rows);
+        return ends(group.places[place] * rows + row % rows, tokens);
+      };
+    }
+    written.push_back(Writer(
+                          model,
+                          prompts_of(group, prompt),
+                          group.options,
+                          parallel,
+                          ends_own,
+                          nullptr)
+                          .write()
+                          .slice(1, group.length));
+    longest = std::max(longest, written.back().size(1));
+  }
+  at::Tensor all = at::constant_pad_nd(
+      repeated(prompt.input_ids.to(at::kCPU, at::kLong), results),
+      {0, longest},
+      options.pad_token_id);
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const at::Tensor own = written[i];
+    for (int64_t row = 0; row < own.size(0); ++row) {
+      const auto place = static_cast<size_t>(row / results);
+      all[groups[i].places[place] * results + row % results]
+          .narrow(0, given, own.size(1))
+          .copy_(own[row]);
+    }
+  }
+  return all;
+}
+
 } // namespace
+
+GenerateOptions options_after(
+    const Model& model,
+    const GenerateOptions& options,
+    int64_t prompt_length) {
+  if (model.first_token()) {
+    return options.after(1);
+  }
+  GenerateOptions counted = options.after(prompt_length);
+  const auto most = model.position_limit();
+  if (options.fit_to_model && most && !model.fills_blanks()) {
+    TESSERA_CHECK(
+        prompt_length <= *most,
+        "generate: a prompt has {} tokens; the model has {} positions: shorten the prompt",
+        prompt_length,
+        *most);
+    counted.max_new_tokens =
+        std::min(counted.max_new_tokens, *most + 1 - prompt_length);
+    counted.min_new_tokens =
+        std::min(counted.min_new_tokens, counted.max_new_tokens);
+  }
+  return counted;
+}
+
+std::vector<int64_t> new_tokens_of(
+    const Model& model,
+    const GenerateOptions& options,
+    const ModelInput& prompt,
+    const at::Tensor& sequences,
+    int64_t row) {
+  const int64_t index = row / options.num_return_sequences;
+  const at::Tensor padding = padding_of(model, prompt);
+  const int64_t given = model.first_token() ? 1 : prompt.input_ids.size(1);
+  const GenerateOptions counted = options_after(
+      model,
+      options,
+      given - (padding.defined() ? padding[index].item<int64_t>() : 0));
+  const at::Tensor added = sequences[row].slice(0, given).contiguous();
+  const int64_t* begin = added.const_data_ptr<int64_t>();
+  const int64_t* end = begin + std::min(added.numel(), counted.max_new_tokens);
+  const auto& ends = options.eos_token_id;
+  const int64_t* last =
+      std::find_first_of(begin, end, ends.begin(), ends.end());
+  return {begin, last == end ? end : last + 1};
+}
 
 at::Tensor generate(
     Model& model,
@@ -425,7 +587,24 @@ at::Tensor generate(
   TESSERA_CHECK(
       options.stop_strings.empty() || ends,
       "generate: stop_strings is given, but generate() sees tokens only; use zoo::TextGenerator");
-  return Writer(model, prompt, options, parallel, ends, kept).write();
+  check_prompt(
+      model,
+      prompt,
+      parallel != nullptr && parallel->mesh_or_null() != nullptr);
+  options.check();
+  TESSERA_CHECK(
+      options.prompt_numbers.empty() ||
+          static_cast<int64_t>(options.prompt_numbers.size()) ==
+              prompt.input_ids.size(0),
+      "generate: prompt_numbers has {} numbers, but there are {} prompts; give one for each, or none",
+      options.prompt_numbers.size(),
+      prompt.input_ids.size(0));
+  const auto groups = similar_prompts(model, prompt, options);
+  if (groups.size() > 1) {
+    return write_groups(model, prompt, groups, parallel, ends);
+  }
+  return Writer(model, prompt, groups.front().options, parallel, ends, kept)
+      .write();
 }
 
 } // namespace tessera::zoo

@@ -11,9 +11,27 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <vector>
+
 namespace tessera::zoo {
 
+/// The options for what follows one prompt: max_length, min_length and
+/// fit_to_model as numbers of new tokens.
+/// @param prompt_length without padding; of an encoder-decoder any.
+/// @throws tessera::Error if they leave no room for a new token.
+GenerateOptions options_after(
+    const Model& model,
+    const GenerateOptions& options,
+    int64_t prompt_length);
+
 /// Generates token by token with a key-value cache, without gradients.
+///
+/// What follows a prompt is what follows it alone, up to rounding of the
+/// model's scores: rules, lengths, positions and draws see no padding and no
+/// other prompt. Prompts that may have other numbers of new tokens, and with
+/// rotary positions that depend on the length (dynamic NTK) those of other
+/// lengths, are continued one after the other.
 ///
 /// If ranks partition the model, all of them are given the same prompts and
 /// return the same result. In a pipeline, as many groups of prompts are in
@@ -36,7 +54,7 @@ namespace tessera::zoo {
 ///     followed by up to max_new_tokens tokens; for an encoder-decoder the
 ///     decoder's sequences, which begin with its start token. The sequences of
 ///     one prompt are adjacent, with beams the best first. pad_token_id follows
-///     the end of a sequence.
+///     the end of a sequence, see new_tokens_of().
 /// @throws tessera::Error if the model cannot generate, prompt and new tokens
 ///     together are too long for it, or an option is out of range.
 at::Tensor generate(
@@ -46,5 +64,17 @@ at::Tensor generate(
     ParallelRun* parallel = nullptr,
     const EndsSequence& ends = {},
     PromptCache* kept = nullptr);
+
+/// The new tokens of one sequence, with the one that ends it, and without
+/// pad_token_id after it.
+/// @param options, prompt, sequences arguments and result of generate(), which
+///     had no other reasons for a sequence to end.
+/// @param row of the sequences.
+std::vector<int64_t> new_tokens_of(
+    const Model& model,
+    const GenerateOptions& options,
+    const ModelInput& prompt,
+    const at::Tensor& sequences,
+    int64_t row);
 
 } // namespace tessera::zoo

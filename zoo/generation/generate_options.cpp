@@ -296,6 +296,11 @@ void GenerateOptions::check_values(const std::string& place) const {
       "1 or more");
 }
 
+int64_t GenerateOptions::number_of_prompt(int64_t index) const {
+  return prompt_numbers.empty() ? index
+                                : prompt_numbers.at(static_cast<size_t>(index));
+}
+
 GenerateOptions GenerateOptions::after(int64_t prompt_length) const {
   GenerateOptions options = *this;
   if (max_length) {

@@ -22,10 +22,13 @@ enum class EarlyStopping {
 struct GenerateOptions {
   int64_t max_new_tokens = 20;
   int64_t min_new_tokens = 0; ///< no sequence ends before
-  /// Instead of max_new_tokens: of the prompt, with its padding, and the new
+  /// Instead of max_new_tokens: of the prompt, without padding, and the new
   /// tokens; of an encoder-decoder those of the decoder.
   std::optional<int64_t> max_length;
   int64_t min_length = 0; ///< likewise
+  /// Lowers max_new_tokens, for each prompt, to what the model has positions
+  /// for, instead of an error.
+  bool fit_to_model = false;
   /// Tokens that end a sequence; empty: only max_new_tokens does.
   std::vector<int64_t> eos_token_id;
   int64_t pad_token_id = 0; ///< after the end of a sequence
@@ -63,7 +66,12 @@ struct GenerateOptions {
   /// Sample from tokens at least this fraction as likely as the most likely
   /// one.
   double min_p = 0;
+  /// What is drawn for a prompt follows from the seed and the prompt's number,
+  /// whatever else is in its batch.
   uint64_t seed = 0;
+  /// The number of each prompt among all those for which one seed is used, from
+  /// 0; empty: the prompts of a batch are all of them.
+  std::vector<int64_t> prompt_numbers;
 
   /// Above 1: beam search with this number of beams; with do_sample, beams
   /// whose continuations are drawn.
@@ -82,8 +90,11 @@ struct GenerateOptions {
   /// begins the message.
   void check_values(const std::string& place) const;
 
-  /// The same for prompts of this length, padding included: max_length and
-  /// min_length as numbers of new tokens.
+  /// The number of a prompt of the batch, see prompt_numbers.
+  int64_t number_of_prompt(int64_t index) const;
+
+  /// The same for prompts of this length: max_length and min_length as numbers
+  /// of new tokens.
   /// @throws tessera::Error if max_length leaves no room for any.
   GenerateOptions after(int64_t prompt_length) const;
 };

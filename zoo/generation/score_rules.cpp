@@ -6,46 +6,48 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <span>
 #include <vector>
 
 namespace tessera::zoo {
 
 namespace {
 
-void penalise(
-    double penalty,
-    at::Tensor& scores,
-    const at::Tensor& tokens,
-    const at::Tensor& padding) {
-  const at::Tensor seen = scores.gather(1, tokens);
-  at::Tensor places = tokens;
-  // Padding scatters into an extra column after the vocabulary.
-  at::Tensor padded = at::constant_pad_nd(scores, {0, 1});
-  if (padding.defined()) {
-    places = tokens.masked_fill(
-        torch::arange(tokens.size(1)).lt(padding.unsqueeze(1)), scores.size(1));
+/// Of one row.
+std::span<float> scores_of(at::Tensor& scores, int64_t row) {
+  const int64_t vocab = scores.size(1);
+  return {
+      scores.mutable_data_ptr<float>() + row * vocab,
+      static_cast<size_t>(vocab)};
+}
+
+void penalise(double penalty, at::Tensor& scores, const RowTexts& texts) {
+  const auto factor = static_cast<float>(penalty);
+  for (int64_t row = 0; row < texts.rows(); ++row) {
+    const auto own = scores_of(scores, row);
+    const std::vector<float> before(own.begin(), own.end());
+    for (const int64_t token : texts[row]) { // several times the same
+      if (const auto i = static_cast<size_t>(token); i < own.size()) {
+        own[i] = before[i] < 0 ? before[i] * factor : before[i] / factor;
+      }
+    }
   }
-  padded.scatter_(
-      1, places, torch::where(seen.lt(0), seen * penalty, seen / penalty));
-  scores = padded.narrow(1, 0, scores.size(1)).contiguous();
 }
 
 /// Forbids tokens that would repeat an n-gram of `size` tokens.
-void forbid_repeats(
-    int64_t size,
-    at::Tensor& scores,
-    const at::Tensor& tokens) {
-  const int64_t length = tokens.size(1);
-  if (length + 1 < size) {
-    return;
-  }
-  const at::Tensor texts = tokens.contiguous();
-  for (int64_t row = 0; row < texts.size(0); ++row) {
-    const int64_t* text = texts.const_data_ptr<int64_t>() + row * length;
-    const int64_t* last = text + length - (size - 1);
-    for (const int64_t* at = text; at + size <= text + length; ++at) {
-      if (std::equal(last, text + length, at)) {
-        scores[row][at[size - 1]].fill_(kImpossible);
+void forbid_repeats(size_t size, at::Tensor& scores, const RowTexts& texts) {
+  for (int64_t row = 0; row < texts.rows(); ++row) {
+    const auto text = texts[row];
+    if (text.size() < size) {
+      continue;
+    }
+    const auto own = scores_of(scores, row);
+    const auto last = text.last(size - 1);
+    for (size_t at = 0; at + size <= text.size(); ++at) {
+      const auto next = static_cast<size_t>(text[at + size - 1]);
+      if (next < own.size() &&
+          std::equal(last.begin(), last.end(), text.subspan(at).begin())) {
+        own[next] = kImpossible;
       }
     }
   }
@@ -56,32 +58,34 @@ void check_in_vocabulary(
     int64_t token,
     const at::Tensor& scores) {
   TESSERA_CHECK(
-      token >= 0 && token < scores.size(1),
+      token >= 0 && token < scores.size(-1),
       "{} is {}; the vocabulary has {} tokens",
       option,
       token,
-      scores.size(1));
+      scores.size(-1));
 }
 
+/// @param scores of rows, or of one row [vocabulary].
 void forbid(
     const char* option,
     const std::vector<int64_t>& some,
-    at::Tensor& scores) {
+    const at::Tensor& scores) {
   for (const int64_t token : some) {
     check_in_vocabulary(option, token, scores);
-    scores.select(1, token).fill_(kImpossible);
+    scores.select(-1, token).fill_(kImpossible);
   }
 }
 
 /// Makes all other tokens impossible.
+/// @param scores of rows, or of one row [vocabulary].
 void force(
     const char* option,
     const std::vector<int64_t>& some,
-    at::Tensor& scores) {
+    at::Tensor scores) {
   scores.fill_(kImpossible);
   for (const int64_t token : some) {
     check_in_vocabulary(option, token, scores);
-    scores.select(1, token).zero_();
+    scores.select(-1, token).zero_();
   }
 }
 
@@ -92,20 +96,20 @@ void add_bias(
     const std::vector<int64_t>& sequence,
     double bias,
     at::Tensor& scores,
-    const at::Tensor& tokens) {
+    const RowTexts& texts) {
   for (const int64_t token : sequence) {
     check_in_vocabulary(option, token, scores);
   }
-  const auto before = static_cast<int64_t>(sequence.size()) - 1;
-  if (before > tokens.size(1)) {
-    return;
-  }
-  const at::Tensor texts = tokens.contiguous();
-  for (int64_t row = 0; row < texts.size(0); ++row) {
-    const int64_t* end =
-        texts.const_data_ptr<int64_t>() + (row + 1) * texts.size(1);
-    if (std::equal(end - before, end, sequence.begin())) {
-      scores[row][sequence.back()].add_(bias);
+  const size_t before = sequence.size() - 1;
+  for (int64_t row = 0; row < texts.rows(); ++row) {
+    const auto text = texts[row];
+    if (before > text.size()) {
+      continue;
+    }
+    const auto end = text.last(before);
+    if (std::equal(end.begin(), end.end(), sequence.begin())) {
+      scores_of(scores, row)[static_cast<size_t>(sequence.back())] +=
+          static_cast<float>(bias);
     }
   }
 }
@@ -122,20 +126,33 @@ at::Tensor best_score(const at::Tensor& scores, int64_t count) {
 
 } // namespace
 
+RowTexts::RowTexts(const at::Tensor& tokens, const at::Tensor& padding)
+    : tokens_(tokens.contiguous()),
+      padding_(padding.defined() ? padding.contiguous() : padding) {}
+
+std::span<const int64_t> RowTexts::operator[](int64_t row) const {
+  const int64_t length = tokens_.size(1);
+  const int64_t padding =
+      padding_.defined() ? padding_.const_data_ptr<int64_t>()[row] : 0;
+  const int64_t* begin = tokens_.const_data_ptr<int64_t>() + row * length;
+  return {begin + padding, static_cast<size_t>(length - padding)};
+}
+
 void apply_score_rules(
     const GenerateOptions& options,
     at::Tensor& scores,
-    const at::Tensor& tokens,
-    int64_t written,
-    const at::Tensor& padding) {
+    const RowTexts& texts,
+    int64_t written) {
+  scores = scores.contiguous();
   for (const auto& [sequence, bias] : options.sequence_bias) {
-    add_bias("sequence_bias", sequence, bias, scores, tokens);
+    add_bias("sequence_bias", sequence, bias, scores, texts);
   }
   if (options.repetition_penalty != 1) {
-    penalise(options.repetition_penalty, scores, tokens, padding);
+    penalise(options.repetition_penalty, scores, texts);
   }
   if (options.no_repeat_ngram_size > 0) {
-    forbid_repeats(options.no_repeat_ngram_size, scores, tokens);
+    forbid_repeats(
+        static_cast<size_t>(options.no_repeat_ngram_size), scores, texts);
   }
   const auto& ends = options.eos_token_id;
   for (const auto& word : options.bad_words_ids) {
@@ -143,7 +160,7 @@ void apply_score_rules(
         word.size() == 1 &&
         std::find(ends.begin(), ends.end(), word.front()) != ends.end();
     if (!is_end) { // as by transformers
-      add_bias("bad_words_ids", word, kImpossible, scores, tokens);
+      add_bias("bad_words_ids", word, kImpossible, scores, texts);
     }
   }
   for (const int64_t end : ends) {
@@ -152,18 +169,26 @@ void apply_score_rules(
       scores.select(1, end).fill_(kImpossible);
     }
   }
-  const bool is_short = tokens.size(1) - written == 1; // the prompt
+  // What begins a text is decided by the length of its prompt.
   const auto& begin = options.forced_bos_token_id;
-  if (begin && is_short && written == 0) {
-    force("forced_bos_token_id", {*begin}, scores);
+  const auto is_forced = [&](int64_t row) {
+    return begin && static_cast<int64_t>(texts[row].size()) - written == 1;
+  };
+  for (int64_t row = 0; row < texts.rows(); ++row) {
+    if (written == 0 && is_forced(row)) {
+      force("forced_bos_token_id", {*begin}, scores[row]);
+    }
   }
   if (!options.forced_eos_token_id.empty() &&
       written == options.max_new_tokens - 1) {
     force("forced_eos_token_id", options.forced_eos_token_id, scores);
   }
   forbid("suppress_tokens", options.suppress_tokens, scores);
-  if (written == (begin && is_short ? 1 : 0)) {
-    forbid("begin_suppress_tokens", options.begin_suppress_tokens, scores);
+  for (int64_t row = 0; row < texts.rows(); ++row) {
+    if (written == (is_forced(row) ? 1 : 0)) {
+      forbid(
+          "begin_suppress_tokens", options.begin_suppress_tokens, scores[row]);
+    }
   }
 }
 

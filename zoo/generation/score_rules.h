@@ -10,29 +10,46 @@
 
 #include <cstdint>
 #include <limits>
+#include <span>
 
 namespace tessera::zoo {
 
 /// The score of a token that must not come next.
 inline constexpr float kImpossible = -std::numeric_limits<float>::infinity();
 
-/// Modifies scores as transformers' generate() does, in its order: sequence
-/// biases, repetition penalty, repeated n-grams, bad words, end tokens before
-/// min_new_tokens, forced first and last tokens, suppressed tokens.
+/// The sequences so far, each without the padding before it.
+class RowTexts {
+ public:
+  /// @param tokens [B, S] int64 on the CPU.
+  /// @param padding [B] int64: the number of padding tokens before each
+  ///     sequence; undefined for none.
+  RowTexts(const at::Tensor& tokens, const at::Tensor& padding);
+
+  int64_t rows() const {
+    return tokens_.size(0);
+  }
+  std::span<const int64_t> operator[](int64_t row) const;
+
+ private:
+  at::Tensor tokens_; ///< contiguous
+  at::Tensor padding_; ///< likewise, or undefined
+};
+
+/// Modifies scores as transformers' generate() does to a sequence without
+/// padding, in its order: sequence biases, repetition penalty, repeated
+/// n-grams, bad words, end tokens before min_new_tokens, forced first and last
+/// tokens, suppressed tokens.
 /// @param options as GenerateOptions::after().
 /// @param scores [B, vocabulary] float32 on the CPU, logits or log-softmax;
 ///     modified in place.
-/// @param tokens [B, S] int64 on the CPU: the sequences so far.
-/// @param written how many of them are new.
-/// @param padding [B] int64: the number of padding tokens before each sequence,
-///     which are not penalized; undefined for none.
+/// @param texts of the rows.
+/// @param written how many of the tokens of each are new.
 /// @throws tessera::Error if a token of the options is outside the vocabulary.
 void apply_score_rules(
     const GenerateOptions& options,
     at::Tensor& scores,
-    const at::Tensor& tokens,
-    int64_t written,
-    const at::Tensor& padding);
+    const RowTexts& texts,
+    int64_t written);
 
 /// Modifies scores as transformers' generate() does before it samples, in its
 /// order: temperature, top-k, top-p, min-p. Of each row, the most likely token

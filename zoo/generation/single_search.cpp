@@ -17,7 +17,10 @@ SingleSearch::SingleSearch(
     EndsSequence ends)
     : options_(options),
       ends_(std::move(ends)),
-      next_(options),
+      next_(
+          options,
+          rows.size(0) / options.num_return_sequences,
+          options.num_return_sequences),
       rows_(rows),
       padding_(padding),
       given_(rows.size(1)),
@@ -25,8 +28,8 @@ SingleSearch::SingleSearch(
 
 TokenProposal SingleSearch::propose(const at::Tensor& logits) {
   at::Tensor scores = logits.to(at::kCPU, at::kFloat).clone();
-  apply_score_rules(options_, scores, rows_, written(), padding_);
-  return {next_.choose(scores).unsqueeze(1), {}};
+  apply_score_rules(options_, scores, RowTexts(rows_, padding_), written());
+  return {next_.choose(scores, written()).unsqueeze(1), {}};
 }
 
 TokenProposal SingleSearch::blank() const {

@@ -11,8 +11,9 @@ namespace tessera::zoo {
 /// ended or reached max_new_tokens.
 class SingleSearch : public TextSearch {
  public:
-  /// @param rows [B, S] int64, the prompts.
-  /// @param padding see apply_score_rules().
+  /// @param rows [prompts * num_return_sequences, S] int64: the prompts, each
+  ///     repeated in a row.
+  /// @param padding see RowTexts.
   SingleSearch(
       const GenerateOptions& options,
       const at::Tensor& rows,

@@ -9,6 +9,7 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 namespace tessera::zoo {
@@ -36,13 +37,6 @@ std::vector<int64_t> last_of(const std::vector<int64_t>& tokens) {
   const size_t first = tokens.size() - std::min(tokens.size(), kTokensBefore);
   return {tokens.begin() + static_cast<int64_t>(first), tokens.end()};
 }
-
-/// Prompts of a batch with the same numbers of new tokens, which lengths of the
-/// whole text make different from prompt to prompt.
-struct SimilarPrompts {
-  GenerateOptions options;
-  std::vector<size_t> places; ///< of the prompts in the batch
-};
 
 size_t longest_in(const std::vector<std::string>& texts) {
   size_t longest = 0;
@@ -160,26 +154,26 @@ std::vector<int64_t> TextGenerator::prompt_tokens(
   return ids;
 }
 
-GenerateOptions TextGenerator::options_for(
+void TextGenerator::check_length(
     const std::vector<int64_t>& prompt,
     const std::string& name) const {
   if (model_.first_token()) {
-    return options_.tokens.after(1);
+    return;
   }
+  const GenerateOptions& options = options_.tokens;
   const auto length = static_cast<int64_t>(prompt.size());
-  const auto& full = options_.tokens.max_length;
   TESSERA_CHECK(
-      !full || length < *full,
+      !options.max_length || length < *options.max_length,
       "{} has {} tokens, and max_length is {}, of the prompt and the new tokens together: shorten the prompt, or set max_new_tokens instead",
       name,
       length,
-      full.value_or(0));
-  GenerateOptions options = options_.tokens.after(length);
+      options.max_length.value_or(0));
   const auto most = model_.position_limit();
   if (!most) {
-    return options;
+    return;
   }
-  const int64_t wanted = options_.fit_to_model ? 1 : options.max_new_tokens;
+  const int64_t wanted =
+      options.fit_to_model ? 1 : options.after(length).max_new_tokens;
   TESSERA_CHECK(
       length + wanted - 1 <= *most,
       "{} has {} tokens, and max_new_tokens is {}; the model has {} positions: shorten the prompt{}",
@@ -190,24 +184,18 @@ GenerateOptions TextGenerator::options_for(
       length < *most
           ? formatted(", or set max_new_tokens to {}", *most + 1 - length)
           : "");
-  if (options_.fit_to_model) {
-    options.max_new_tokens =
-        std::min(options.max_new_tokens, *most + 1 - length);
-    options.min_new_tokens =
-        std::min(options.min_new_tokens, options.max_new_tokens);
-  }
-  return options;
 }
 
 std::vector<GeneratedText> TextGenerator::generate(
     const std::vector<std::string>& prompts,
     const OnText& on_text,
-    PromptCache* kept) const {
+    PromptCache* kept,
+    int64_t first_number) const {
   if (prompts.empty()) {
     return {};
   }
   if (model_.fills_blanks()) {
-    return fill(prompts, on_text);
+    return fill(prompts, on_text, first_number);
   }
   std::vector<std::vector<int64_t>> ids;
   for (const std::string& prompt : prompts) {
@@ -217,53 +205,21 @@ std::vector<GeneratedText> TextGenerator::generate(
         "prompt {} is '{}', which has no tokens, and the tokenizer has no bos_token to begin with; write the beginning of a text",
         ids.size(),
         shown(prompt));
+    check_length(
+        ids.back(), formatted("prompt {} ('{}')", ids.size(), shown(prompt)));
   }
-  std::vector<SimilarPrompts> groups;
-  for (size_t i = 0; i < ids.size(); ++i) {
-    GenerateOptions options = options_for(
-        ids[i], formatted("prompt {} ('{}')", i + 1, shown(prompts[i])));
-    const auto found =
-        std::find_if(groups.begin(), groups.end(), [&](const auto& group) {
-          return group.options.max_new_tokens == options.max_new_tokens &&
-                 group.options.min_new_tokens == options.min_new_tokens;
-        });
-    if (found != groups.end()) {
-      found->places.push_back(i);
-    } else {
-      groups.push_back({std::move(options), {i}});
-    }
+  GenerateOptions options = options_.tokens;
+  options.prompt_numbers.resize(prompts.size());
+  std::iota(
+      options.prompt_numbers.begin(),
+      options.prompt_numbers.end(),
+      first_number);
+  const ModelInput batch = prompt_batch(ids, options.pad_token_id, device_);
+  // The answer of an encoder-decoder, or to a chat, is a text of its own.
+  if (model_.first_token() || !options_.add_special_tokens) {
+    ids.assign(ids.size(), {});
   }
-  const auto copies = static_cast<size_t>(options_.tokens.num_return_sequences);
-  std::vector<GeneratedText> texts(prompts.size() * copies);
-  for (const SimilarPrompts& group : groups) {
-    const auto row_of = [&](size_t row) {
-      return group.places[row / copies] * copies + row % copies;
-    };
-    std::vector<std::vector<int64_t>> own;
-    for (const size_t place : group.places) {
-      own.push_back(std::move(ids[place]));
-    }
-    const ModelInput batch =
-        prompt_batch(own, group.options.pad_token_id, device_);
-    // The answer of an encoder-decoder, or to a chat, is a text of its own.
-    if (model_.first_token() || !options_.add_special_tokens) {
-      own.assign(own.size(), {});
-    }
-    auto written = write(
-        batch,
-        own,
-        group.options,
-        [&](size_t row, std::string_view fragment) {
-          if (on_text) {
-            on_text(row_of(row), fragment);
-          }
-        },
-        kept);
-    for (size_t row = 0; row < written.size(); ++row) {
-      texts[row_of(row)] = std::move(written[row]);
-    }
-  }
-  return texts;
+  return write(batch, ids, options, on_text, kept);
 }
 
 std::vector<GeneratedText> TextGenerator::write(
@@ -314,11 +270,10 @@ std::vector<GeneratedText> TextGenerator::write(
   std::vector<GeneratedText> texts;
   for (size_t i = 0; i < rows.size(); ++i) {
     if (options.num_beams > 1) {
-      const at::Tensor row = sequences[static_cast<int64_t>(i)].contiguous();
-      const int64_t given = model_.first_token() ? 1 : batch.input_ids.size(1);
       std::string full;
-      for (int64_t at = given; at < row.numel() && !rows[i].is_done(); ++at) {
-        full += rows[i].add(row.const_data_ptr<int64_t>()[at]);
+      for (const int64_t token : new_tokens_of(
+               model_, options, batch, sequences, static_cast<int64_t>(i))) {
+        full += rows[i].is_done() ? "" : rows[i].add(token);
       }
       full += rows[i].is_done() ? "" : rows[i].finish();
       pass_on(i, full);
@@ -332,7 +287,8 @@ std::vector<GeneratedText> TextGenerator::write(
 
 std::vector<GeneratedText> TextGenerator::fill(
     const std::vector<std::string>& prompts,
-    const OnText& on_text) const {
+    const OnText& on_text,
+    int64_t first_number) const {
   const BlankTokens tokens = BlankTokens::of(tokenizer_);
   const auto copies = static_cast<size_t>(options_.tokens.num_return_sequences);
   GenerateOptions options = options_.tokens;
@@ -342,7 +298,7 @@ std::vector<GeneratedText> TextGenerator::fill(
   }
   options.pad_token_id = tokens.end;
   const auto most = model_.position_limit();
-  if (most && options_.fit_to_model) {
+  if (most && options.fit_to_model) {
     options.max_new_tokens = std::min(options.max_new_tokens, *most - 1);
   }
   struct Filling {
@@ -378,6 +334,14 @@ std::vector<GeneratedText> TextGenerator::fill(
     }
     if (open.empty()) {
       break;
+    }
+    // After the first blank, each copy is a row of its own.
+    const size_t own = is_first ? 1 : copies;
+    options.prompt_numbers.clear();
+    for (const size_t place : places) {
+      options.prompt_numbers.push_back(
+          first_number * static_cast<int64_t>(own) +
+          static_cast<int64_t>(place));
     }
     const auto written = write(
         blank_inputs(open, tokens.start, device_),

@@ -22,9 +22,6 @@ struct TextOptions {
   bool add_special_tokens = true;
   /// Special tokens do not appear in the texts.
   bool skip_special_tokens = true;
-  /// Lowers max_new_tokens to what the model has positions for, instead of an
-  /// error.
-  bool fit_to_model = false;
 };
 
 enum class FinishReason {
@@ -56,12 +53,11 @@ using OnText = std::function<void(size_t text, std::string_view fragment)>;
 /// beams, as by transformers' StopStringCriteria, but stop strings that begin
 /// in the prompt do not count), or after max_new_tokens.
 ///
-/// Prompts of one call are a batch, padded on the left: greedy and beam results
-/// are those of each prompt alone up to rounding. Padding does not count in
-/// max_length and min_length, or as positions of the model: prompts that these
-/// leave other numbers of new tokens are batches of their own. A model that
-/// fills blanks (GLM) writes the [MASK], [sMASK] and [gMASK] of each prompt one
-/// after the other, see BlankedText.
+/// Prompts of one call are a batch, padded on the left, and the results are
+/// those of each prompt alone, see zoo::generate(): greedy ones, beams, and,
+/// under the number of the prompt, what is drawn. A model that fills blanks
+/// (GLM) writes the [MASK], [sMASK] and [gMASK] of each prompt one after the
+/// other, see BlankedText.
 class TextGenerator {
  public:
   /// @param model, parallel as for generate(); outlive this object.
@@ -77,13 +73,16 @@ class TextGenerator {
   /// has the results, and calls on_text.
   /// @param kept of the prompts before, e.g. of a conversation, of which the
   ///     last one may begin with them; see zoo::generate().
+  /// @param first_number that of the first prompt, where a seed is used for
+  ///     those of several calls; see GenerateOptions::prompt_numbers.
   /// @return num_return_sequences texts for each prompt, best first.
   /// @throws tessera::Error naming the prompt (from 1) if it has no tokens or
   ///     no blank, or is too long for the model; and as generate().
   std::vector<GeneratedText> generate(
       const std::vector<std::string>& prompts,
       const OnText& on_text = {},
-      PromptCache* kept = nullptr) const;
+      PromptCache* kept = nullptr,
+      int64_t first_number = 0) const;
 
   const TextOptions& options() const {
     return options_;
@@ -97,11 +96,10 @@ class TextGenerator {
   class Row;
 
   std::vector<int64_t> prompt_tokens(const std::string& text) const;
-  /// With the numbers of new tokens of a prompt.
-  /// @param name of the prompt, for errors.
-  GenerateOptions options_for(
-      const std::vector<int64_t>& prompt,
-      const std::string& name) const;
+  /// @param name of the prompt.
+  /// @throws tessera::Error if it leaves no room for new tokens.
+  void check_length(const std::vector<int64_t>& prompt, const std::string& name)
+      const;
   /// Generates from a batch, and decodes.
   /// @param before tokens before the new ones of each prompt, which decide
   ///     whether a text begins with a space.
@@ -113,7 +111,8 @@ class TextGenerator {
       PromptCache* kept) const;
   std::vector<GeneratedText> fill(
       const std::vector<std::string>& prompts,
-      const OnText& on_text) const;
+      const OnText& on_text,
+      int64_t first_number) const;
 
   Model& model_;
   text::Tokenizer tokenizer_;
