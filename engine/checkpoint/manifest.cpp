@@ -277,6 +277,10 @@ fs::path checkpoint_path(const fs::path& folder, int64_t step) {
   return folder / name;
 }
 
+std::optional<int64_t> checkpoint_step(const fs::path& checkpoint) {
+  return step_of(checkpoint);
+}
+
 std::vector<fs::path> list_checkpoints(const fs::path& folder) {
   std::vector<fs::path> found;
   std::error_code code;
@@ -318,6 +322,13 @@ fs::path find_checkpoint(const fs::path& path) {
     }
     others += (others.empty() ? "" : ", ") + beside.filename().string();
   }
+  if (path.filename() == kBest) {
+    TESSERA_FAIL(
+        "load: there is no '{}': a run keeps its best checkpoint with training.keep_best or training.export_best, while it scores held-out data (training.evaluate_every). {}",
+        path.string(),
+        others.empty() ? "Its folder has no others."
+                       : "Its folder contains: " + others);
+  }
   TESSERA_FAIL(
       "load: '{}' is not a checkpoint and does not contain any (folders named step-N with a manifest.json). {}",
       path.string(),
@@ -339,6 +350,11 @@ void mark_best(const fs::path& checkpoint) {
       "the link {} to the best checkpoint cannot be made: {}",
       link,
       code.message());
+}
+
+void unmark_best(const fs::path& folder) {
+  std::error_code code;
+  fs::remove(folder / kBest, code);
 }
 
 std::optional<fs::path> best_checkpoint(const fs::path& folder) {

@@ -97,6 +97,9 @@ std::filesystem::path checkpoint_path(
     const std::filesystem::path& folder,
     int64_t step);
 
+/// The step of a path of checkpoint_path(); nothing of another.
+std::optional<int64_t> checkpoint_step(const std::filesystem::path& checkpoint);
+
 /// Complete checkpoints in `folder`, ascending by step; empty if the folder
 /// does not exist.
 std::vector<std::filesystem::path> list_checkpoints(
@@ -115,6 +118,9 @@ std::filesystem::path find_checkpoint(const std::filesystem::path& path);
 /// Makes "best" in the folder of the checkpoint a link to it.
 /// @throws tessera::Error naming the link and the system's reason.
 void mark_best(const std::filesystem::path& checkpoint);
+
+/// Removes that link, if there is one.
+void unmark_best(const std::filesystem::path& folder);
 
 /// What "best" in a folder of checkpoints is a link to; nothing if that is no
 /// checkpoint.

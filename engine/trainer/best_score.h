@@ -7,16 +7,37 @@
 #include "tessera/engine/trainer/training_task.h"
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
 
 namespace tessera::engine {
 
+/// The best score of a run up to one of its checkpoints.
+struct BestRecord {
+  std::string metric; ///< without "heldout_"
+  std::optional<double> value; ///< nothing: no score was finite
+  int64_t step = 0; ///< of the value; 0: there is none
+  int64_t since = 0; ///< scores since the best one
+  /// Of the last score; nothing in checkpoints of before it was saved.
+  std::optional<int64_t> scored_step;
+  ScoredData data;
+
+  /// "heldout_accuracy 0.917 of step 300".
+  std::string text() const;
+};
+
+/// What a checkpoint of a run says of the best score; nothing if that run had
+/// no trainer.
+/// @throws tessera::Error as read_manifest().
+std::optional<BestRecord> best_record(const std::filesystem::path& checkpoint);
+
 class BestScore : public Checkpointable {
  public:
   /// @param metric "loss" or "heldout_loss"; of losses and perplexities the
   ///   lowest is the best, of others the highest.
-  explicit BestScore(std::string metric);
+  /// @param data that are scored.
+  explicit BestScore(std::string metric, ScoredData data = {});
 
   /// Takes in the score after `step`.
   /// @return whether it is the best so far; NaN never is.
@@ -26,30 +47,33 @@ class BestScore : public Checkpointable {
 
   /// Scores since the best one.
   int64_t since_best() const {
-    return since_best_;
+    return best_.since;
   }
   /// 0: there is none.
   int64_t step() const {
-    return step_;
+    return best_.step;
   }
-  /// "heldout_accuracy 0.917 of step 300".
-  std::string text() const;
+  const BestRecord& record() const {
+    return best_;
+  }
+  /// BestRecord::text().
+  std::string text() const {
+    return best_.text();
+  }
 
-  std::string name() const override {
-    return "best score";
-  }
+  std::string name() const override;
   bool is_optional() const override {
     return true;
   }
   CheckpointState save_state() const override;
+  /// Takes over the best score of the checkpoint, unless it is of another
+  /// metric or of other data: such values cannot be compared, and nothing is
+  /// the best until the next score, which the log says.
   void load_state(const CheckpointState& state) override;
 
  private:
-  std::string metric_; ///< without "heldout_"
+  BestRecord best_;
   bool lower_is_better_;
-  std::optional<double> value_;
-  int64_t step_ = 0;
-  int64_t since_best_ = 0;
 };
 
 } // namespace tessera::engine

@@ -3,6 +3,7 @@
 
 #include "tessera/engine/checkpoint/manifest.h"
 #include "tessera/engine/report/progress_line.h"
+#include "tessera/engine/trainer/best_score.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 
@@ -99,9 +100,15 @@ int64_t bytes_in(const fs::path& folder) {
   return bytes;
 }
 
-/// Renames the checkpoints after this one.
-void set_aside_later(const fs::path& checkpoint) {
-  const auto all = list_checkpoints(checkpoint.parent_path());
+/// Renames the checkpoints of a run after the one that it resumes from, unless
+/// that is of another run.
+void set_aside_later(const fs::path& checkpoint, const fs::path& folder) {
+  std::error_code code;
+  if (!fs::equivalent(checkpoint.parent_path(), folder, code)) {
+    return;
+  }
+  const auto best = best_checkpoint(folder);
+  const auto all = list_checkpoints(folder);
   auto later = position_of(checkpoint, all);
   if (later == all.end()) {
     return;
@@ -118,6 +125,24 @@ void set_aside_later(const fs::path& checkpoint) {
         *later,
         target);
   }
+  if (!best || fs::exists(*best)) {
+    return;
+  }
+  // A later checkpoint of the same step would be taken for it.
+  unmark_best(folder);
+  const auto record = best_record(checkpoint);
+  const fs::path before = checkpoint_path(folder, record ? record->step : 0);
+  const bool is_there = record && record->step > 0 && fs::exists(before);
+  if (is_there) {
+    mark_best(before);
+  }
+  log_info(
+      "the best checkpoint was '{}', which is set aside; {}",
+      best->filename().string(),
+      is_there
+          ? formatted("it is '{}' again", before.filename().string())
+          : std::string(
+                "there is none until a score is better than those before"));
 }
 
 } // namespace
@@ -188,7 +213,7 @@ std::optional<fs::path> RunCheckpoints::newest() const {
 void RunCheckpoints::load(const fs::path& checkpoint) {
   load_run_checkpoint(engine_, checkpoint, CheckpointUse::kResume, states_);
   if (world_.rank() == 0) {
-    set_aside_later(checkpoint);
+    set_aside_later(checkpoint, checkpoints_of(options_.run_folder));
   }
 }
 

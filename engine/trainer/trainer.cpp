@@ -138,7 +138,7 @@ class Training {
              task.batch_size() * batch_share(world, options).count,
              batches_,
              task.batches_per_step()}),
-        best_(options.best_metric),
+        best_(options.best_metric, options.scored_data),
         checkpoints_(world, engine, options, {&scheduler_, &progress_, &best_}),
         watch_(options.loss_spike),
         profiled_(engine, options) {

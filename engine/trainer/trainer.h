@@ -88,6 +88,9 @@ struct TrainerOptions {
   /// What makes a score the best one: a name among TaskScore::values, with or
   /// without "heldout_". Losses and perplexities are better if lower.
   std::string best_metric = "loss";
+  /// The held-out data. Where a resumed run has others than its checkpoint, or
+  /// another best_metric, no score of before is the best one.
+  ScoredData scored_data;
   /// Whether a checkpoint is saved after each score that is better than those
   /// before; the last of them is kept beside keep_last, as "best".
   bool keep_best = false;

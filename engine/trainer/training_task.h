@@ -28,6 +28,13 @@ struct TaskScore {
   nlohmann::ordered_json values; ///< by name in result.json
 };
 
+/// The held-out data of a run.
+struct ScoredData {
+  std::string name; ///< "texts/valid.jsonl"
+  /// Differs for other data, e.g. a checksum; empty: not known.
+  std::string identity;
+};
+
 /// One rank's share of the data and the model's forward. All ranks have the
 /// same number of batches per epoch.
 class TrainingTask {

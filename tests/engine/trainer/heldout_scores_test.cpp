@@ -6,6 +6,7 @@
 #include "support/expect_error.h"
 #include "support/ranks.h"
 #include "tessera/engine/checkpoint/manifest.h"
+#include "tessera/engine/trainer/best_score.h"
 #include "tessera/engine/trainer/run_report.h"
 #include "tessera/engine/trainer/trainer.h"
 
@@ -313,6 +314,108 @@ TEST(HeldoutScores, CountOnAfterAResume) {
     const auto summary = trained(world, options, losses).summary;
     EXPECT_EQ(summary.steps, 8);
     EXPECT_EQ(summary.best_step, 2);
+  });
+}
+
+// Values of other data or another metric say nothing about those of this run.
+TEST(HeldoutScores, CountAnewForOtherDataOrMetrics) {
+  for (const std::string change : {"", "name", "data", "metric"}) {
+    const TemporaryFolder folder;
+    run_ranks(2, [&](World& world) {
+      auto options = options_of(folder / "run");
+      options.max_steps = 4;
+      options.scored_data = {"a.bin", "1"};
+      trained(world, options, {0.3, 0.4});
+      options.max_steps = 8;
+      options.resume = true;
+      if (change == "name") {
+        options.scored_data.name = "b.bin";
+      } else if (change == "data") {
+        options.scored_data = {"b.bin", "2"};
+      } else if (change == "metric") {
+        options.best_metric = "accuracy";
+      }
+      testing::internal::CaptureStderr();
+      const auto summary = trained(world, options, {0, 0, 0.6, 0.7}).summary;
+      const std::string log = testing::internal::GetCapturedStderr();
+      const bool is_anew = change == "data" || change == "metric";
+      EXPECT_EQ(summary.best_step, is_anew ? 6 : 2) << change;
+      const char* said =
+          change == "data"
+              ? "heldout_loss 0.3 of step 2, the best score so far, is of other data ('a.bin'), and is not compared with those of this run, of 'b.bin'"
+              : "is of another metric, and is not compared with those of this run, of heldout_accuracy";
+      EXPECT_EQ(
+          log.find(said) != std::string::npos, is_anew && world.rank() == 0)
+          << log;
+      // The next checkpoint knows what it is of.
+      const auto record = best_record(summary.checkpoint);
+      ASSERT_TRUE(record.has_value());
+      EXPECT_EQ(record->metric, change == "metric" ? "accuracy" : "loss");
+      EXPECT_EQ(record->data.name, options.scored_data.name);
+      EXPECT_EQ(record->data.identity, options.scored_data.identity);
+      EXPECT_EQ(record->scored_step, 8);
+      EXPECT_EQ(record->step, summary.best_step);
+    });
+  }
+}
+
+// A run that goes back writes steps anew: "best" must not name one of them that
+// nothing has scored.
+TEST(HeldoutScores, TheBestCheckpointOfStepsThatAreDoneAnewIsAnother) {
+  for (const bool has_earlier : {true, false}) {
+    const TemporaryFolder folder;
+    run_ranks(2, [&](World& world) {
+      auto options = options_of(folder / "run");
+      options.keep_best = true;
+      options.save_every = 2;
+      options.keep_last = 0;
+      options.max_steps = 8;
+      const std::vector<double> losses{
+          has_earlier ? 0.5 : kNan, has_earlier ? 0.4 : kNan, kNan, 0.3};
+      trained(world, options, losses);
+      const fs::path saved = folder / "run" / "checkpoints";
+      ASSERT_EQ(best_checkpoint(saved)->filename(), "step-000008");
+      options.keep_best = false;
+      options.evaluate_every = 0;
+      options.resume = true;
+      options.resume_from = "step-6";
+      const auto summary = trained(world, options, {}).summary;
+      EXPECT_EQ(summary.checkpoint.filename(), "step-000008");
+      const auto best = best_checkpoint(saved);
+      EXPECT_EQ(best.has_value(), has_earlier);
+      if (has_earlier) {
+        EXPECT_EQ(best->filename(), "step-000004");
+      } else {
+        expect_error(
+            [&] { find_checkpoint(saved / "best"); },
+            {"there is no", "training.keep_best", "step-000008"});
+      }
+      const auto record = best_record(summary.checkpoint);
+      EXPECT_EQ(record->step, has_earlier ? 4 : 0);
+      EXPECT_EQ(record->scored_step, 6);
+    });
+  }
+}
+
+// Only its own: those of another run stay what they are.
+TEST(HeldoutScores, ARunSetsItsOwnLaterCheckpointsAside) {
+  const TemporaryFolder folder;
+  run_ranks(2, [&](World& world) {
+    auto options = options_of(folder / "first");
+    options.save_every = 2;
+    options.keep_last = 0;
+    options.max_steps = 6;
+    trained(world, options, {0.5, 0.4, 0.3});
+    const fs::path first = folder / "first" / "checkpoints";
+    options = options_of(folder / "second");
+    options.max_steps = 4;
+    options.resume = true;
+    options.resume_from = (first / "step-000002").string();
+    trained(world, options, {0.5, 0.4});
+    EXPECT_EQ(
+        names_in(first),
+        (std::vector<std::string>{
+            "step-000002", "step-000004", "step-000006"}));
   });
 }
 
