@@ -3,6 +3,7 @@
 
 #include "tessera/engine/trainer/run_checkpoints.h"
 #include "tessera/runtime/core/error.h"
+#include "tessera/tasks/best_checkpoint.h"
 #include "tessera/tasks/model_task.h"
 #include "tessera/tasks/run_folder.h"
 #include "tessera/tasks/run_model.h"
@@ -56,6 +57,7 @@ TaskScore score(
 
 TaskScore evaluate_checkpoint(
     const fs::path& run,
+    const std::string& from,
     const ChosenCheckpoint& checkpoint) {
   TrainingConfig config =
       read_training_config(run / "config.json", checkpoint.overrides);
@@ -64,6 +66,7 @@ TaskScore evaluate_checkpoint(
   config.trainer.run_folder = run;
   World& world = engine::init_on(config.device);
   prepare_data(config, world, ModelState::kFirst);
+  report_best(config, from, checkpoint.path);
   ParallelRun parallel(
       world, config.parallel, static_cast<int>(config.trainer.accumulate));
   torch::manual_seed(config.seed);
@@ -89,7 +92,8 @@ TaskScore evaluate_run(
     const std::vector<std::string>& overrides,
     const std::string& from) {
   if (!from.empty()) {
-    return evaluate_checkpoint(run, chosen_checkpoint(run, from, overrides));
+    return evaluate_checkpoint(
+        run, from, chosen_checkpoint(run, from, overrides));
   }
   check_evaluated_overrides(overrides);
   const TrainedRun trained = fs::is_directory(run)

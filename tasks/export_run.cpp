@@ -5,6 +5,7 @@
 #include "tessera/engine/trainer/run_checkpoints.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/io/atomic_file.h"
+#include "tessera/tasks/best_checkpoint.h"
 #include "tessera/tasks/run_folder.h"
 #include "tessera/tasks/run_model.h"
 #include "tessera/zoo/formats/hf_folder_writer.h"
@@ -65,6 +66,7 @@ void export_run(const ExportOptions& options) {
   check(config.engine);
   World& world = engine::init_on(config.device);
   prepare_data(config, world, ModelState::kFirst);
+  report_best(config, options.from, checkpoint.path);
   std::optional<RunLock> lock;
   engine::JobAgreement(world, "run folder")
       .from_rank_zero("locking the run folder", [&] {

@@ -8,6 +8,7 @@
 #include "tessera/engine/trainer/run_report.h"
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/runtime/comm/exception_text.h"
+#include "tessera/runtime/comm/gather_texts.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/size_text.h"
@@ -16,6 +17,7 @@
 #include "tessera/runtime/launch/rank_process.h"
 #include "tessera/runtime/launch/stop_signals.h"
 #include "tessera/runtime/profile/cpu_memory_counter.h"
+#include "tessera/tasks/best_checkpoint.h"
 #include "tessera/tasks/model_task.h"
 #include "tessera/tasks/run_changes.h"
 #include "tessera/tasks/run_folder.h"
@@ -496,6 +498,28 @@ void start_from(
   }
 }
 
+/// scored_data() of rank 0. Collective.
+ScoredData agreed_scored_data(
+    const TrainingConfig& config,
+    World& world,
+    engine::JobAgreement& agreement) {
+  ScoredData data;
+  if (config.trainer.evaluate_every == 0) {
+    return data;
+  }
+  agreement.from_rank_zero("reading the held-out data", [&] {
+    data = scored_data(config);
+    return 0;
+  });
+  const auto ranks = world.new_communicator("held-out data");
+  for (std::string* text : {&data.name, &data.identity}) {
+    *text = runtime::gather_texts(
+                *ranks, *text, "the identity of the held-out data")
+                .front();
+  }
+  return data;
+}
+
 TrainingResult test_rates(
     const TrainingConfig& config,
     World& world,
@@ -609,6 +633,7 @@ TrainingResult run_training(TrainingConfig config) {
     return test_rates(config, world, engine, task, batches);
   }
   check_best_metric(config, task);
+  config.trainer.scored_data = agreed_scored_data(config, world, agreement);
   // Only now, so that a rejected run leaves no folder.
   agreement.from_rank_zero("preparing the run folder", [&] {
     folder.prepare();

@@ -472,6 +472,99 @@ TEST_F(RunSafety, ACheckpointIsScored) {
   EXPECT_EQ(checked.exit_code, 1) << checked.output;
 }
 
+// `--from best` says what it is, and what a run has done since.
+TEST_F(RunSafety, TheBestCheckpointSaysOfWhat) {
+  const std::string run = (folder_ / "run").string();
+  const std::string tokens = (folder_ / "tokens.bin").string();
+  const std::string other = (folder_ / "other.bin").string();
+  write_tokens(other, 16 * 65);
+  const auto first = train(
+      "run",
+      {"data.heldout=" + tokens,
+       "training.evaluate_every=2",
+       "training.save_every=2",
+       "training.keep_last=0",
+       "training.keep_best=true"});
+  ASSERT_EQ(first.exit_code, 0) << first.output;
+  const auto best_of = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> all{"eval", run, "--from", "best"};
+    all.insert(all.end(), more.begin(), more.end());
+    return run_tessera(1, all);
+  };
+  const auto same = best_of({});
+  ASSERT_EQ(same.exit_code, 0) << same.output;
+  EXPECT_TRUE(has(same, "--from best: '" + run + "/checkpoints/step-000004'"))
+      << same.output;
+  EXPECT_TRUE(has(same, " of step 4 on '" + tokens + "'")) << same.output;
+  EXPECT_FALSE(has(same, "warning")) << same.output;
+  // A copy is the same data.
+  fs::copy_file(tokens, folder_ / "copy.bin");
+  const auto copied =
+      best_of({"data.heldout=" + (folder_ / "copy.bin").string()});
+  EXPECT_FALSE(has(copied, "warning")) << copied.output;
+  const auto others = best_of({"data.heldout=" + other});
+  EXPECT_EQ(others.exit_code, 0) << others.output;
+  EXPECT_TRUE(has(
+      others, "it was the best on '" + tokens + "', not on '" + other + "'"))
+      << others.output;
+
+  // On without scoring.
+  const auto longer = train(
+      "run",
+      {"data.heldout=" + tokens,
+       "training.resume=true",
+       "training.max_steps=8",
+       "training.save_every=2",
+       "training.keep_last=0"});
+  ASSERT_EQ(longer.exit_code, 0) << longer.output;
+  const std::string unscored =
+      "nothing has been scored since step 4; step-000006, step-000008 are newer and may be better: score the newest with --from step-000008";
+  const auto stale = best_of({});
+  EXPECT_EQ(stale.exit_code, 0) << stale.output;
+  EXPECT_TRUE(has(stale, unscored)) << stale.output;
+  const auto exported = run_tessera(
+      1,
+      {"export", run, "--from", "best", "--to", (folder_ / "best").string()});
+  EXPECT_EQ(exported.exit_code, 0) << exported.output;
+  EXPECT_TRUE(has(exported, " of step 4 on '" + tokens + "'"))
+      << exported.output;
+  EXPECT_TRUE(has(exported, unscored)) << exported.output;
+  EXPECT_FALSE(
+      has(run_tessera(1, {"eval", run, "--from", "step-4"}), "--from best"));
+
+  // On with a better score that is not the best checkpoint.
+  const auto scored = train(
+      "run",
+      {"data.heldout=" + tokens,
+       "training.resume=true",
+       "training.evaluate_every=2",
+       "training.max_steps=10"});
+  ASSERT_EQ(scored.exit_code, 0) << scored.output;
+  const auto better = best_of({});
+  EXPECT_TRUE(has(better, "the run has had a better score, heldout_loss"))
+      << better.output;
+  EXPECT_TRUE(has(better, " of step 10, --from step-000010")) << better.output;
+  EXPECT_FALSE(has(better, "nothing has been scored")) << better.output;
+  const auto refused = best_of({"training.best_metric=accuracy"});
+  EXPECT_EQ(refused.exit_code, 1) << refused.output;
+  EXPECT_TRUE(
+      has(refused, "'step-000004' is the best one by loss, heldout_loss"))
+      << refused.output;
+  EXPECT_TRUE(has(refused, "training.best_metric is 'accuracy'"))
+      << refused.output;
+  // A link to what was not the best.
+  fs::remove(folder_ / "run/checkpoints/best");
+  fs::create_symlink("step-000008", folder_ / "run/checkpoints/best");
+  const auto wrong = best_of({});
+  EXPECT_EQ(wrong.exit_code, 1) << wrong.output;
+  EXPECT_TRUE(has(wrong, "'best' is a link to 'step-000008', but"))
+      << wrong.output;
+  fs::remove(folder_ / "run/checkpoints/best");
+  const auto none = best_of({});
+  EXPECT_EQ(none.exit_code, 1) << none.output;
+  EXPECT_TRUE(has(none, "training.keep_best")) << none.output;
+}
+
 TEST_F(RunSafety, ResumingRefusesWhatCannotBeMeant) {
   ASSERT_EQ(train("run").exit_code, 0);
   std::ofstream(folder_ / "wide.json") << gpt(32);
