@@ -97,7 +97,7 @@ struct Arguments {
   bool update_in_backward = false;
   bool is_lazy = false;
   bool uses_fast_operators = true;
-  std::string matmul = "libtorch";
+  CpuMatmul matmul = CpuMatmul::kLibTorch;
   std::string profile;
   std::string predict; ///< a device; empty: nothing
   double peak_tflops = 0;
@@ -149,7 +149,10 @@ void visit(runtime::OptionFields& fields, Arguments& all) {
   fields.choice(
       "matmul",
       all.matmul,
-      {{"libtorch", "libtorch"}, {"auto", "auto"}, {"onednn", "onednn"}},
+      {{"libtorch", CpuMatmul::kLibTorch},
+       {"auto", CpuMatmul::kAuto},
+       {"onednn", CpuMatmul::kOneDnn},
+       {"bfloat16", CpuMatmul::kBfloat16}},
       "");
   fields.field("profile", all.profile, "");
   fields.field("predict", all.predict, "");
@@ -515,10 +518,9 @@ Measured train(
 
 void run(const Arguments& arguments) {
   at::set_num_threads(arguments.threads);
-  if (arguments.matmul != "libtorch") {
-    const CpuMatmul in_use = set_cpu_matmul(
-        arguments.matmul == "auto" ? CpuMatmul::kAuto : CpuMatmul::kOneDnn);
-    std::cerr << "matmul: " << name_of(in_use) << std::endl;
+  if (arguments.matmul != CpuMatmul::kLibTorch) {
+    std::cerr << "matmul: " << name_of(set_cpu_matmul(arguments.matmul))
+              << std::endl;
   }
   TESSERA_CHECK(
       !arguments.is_cuda || runtime::load_cuda_backend().loaded,

@@ -29,8 +29,9 @@ void visit_fields(runtime::OptionFields& fields, DeviceOptions& options) {
       options.matmul,
       {{"auto", CpuMatmul::kAuto},
        {"libtorch", CpuMatmul::kLibTorch},
-       {"onednn", CpuMatmul::kOneDnn}},
-      "library for float32 matrix products on the CPU: `libtorch` (MKL), `onednn`, or `auto`: oneDNN where MKL does not use AVX-512");
+       {"onednn", CpuMatmul::kOneDnn},
+       {"bfloat16", CpuMatmul::kBfloat16}},
+      "what multiplies float32 matrices on the CPU: `libtorch` (MKL), `onednn`, `auto`: oneDNN where MKL does not use AVX-512, or `bfloat16`: factors rounded to 8 bits of mantissa, sums in float32, several times as fast on processors with AVX512-BF16; an error on others");
   fields.choice(
       "cuda_matmul",
       options.cuda_matmul,

@@ -16,6 +16,8 @@
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/launch/rank_process.h"
 #include "tessera/runtime/launch/stop_signals.h"
+#include "tessera/runtime/kernels/bfloat16_product.h"
+#include "tessera/runtime/kernels/cpu_matmul.h"
 #include "tessera/runtime/profile/cpu_memory_counter.h"
 #include "tessera/tasks/best_checkpoint.h"
 #include "tessera/tasks/model_task.h"
@@ -57,6 +59,16 @@ const char* exported_names(const TrainingConfig& config) {
   return config.lora->merge ? "adapter/, model/" : "adapter/";
 }
 
+/// What multiplies float32 matrices on the CPU, and what is faster.
+std::string products_text() {
+  std::string text = name_of(cpu_matmul());
+  if (cpu_matmul() != CpuMatmul::kBfloat16 &&
+      runtime::has_bfloat16_products()) {
+    text += " (faster with rounded factors: cpu_matmul=bfloat16)";
+  }
+  return text;
+}
+
 /// Where and in which types the run computes, for the log and the report.
 engine::RunFacts facts_of(
     const World& world,
@@ -65,11 +77,15 @@ engine::RunFacts facts_of(
   const auto parameters = model.parameters();
   const auto dtype = config.engine.precision.parameters.value_or(
       parameters.empty() ? at::kFloat : parameters.front().scalar_type());
-  return {
+  engine::RunFacts facts{
       {"device", world.device().str()},
       {"ranks", std::to_string(world.size())},
       {"threads per rank", std::to_string(at::get_num_threads())},
       {"dtype", c10::getDtypeNames(dtype).first}};
+  if (world.device().is_cpu() && dtype == at::kFloat) {
+    facts.emplace_back("products", products_text());
+  }
+  return facts;
 }
 
 /// Adds what rank 0 keeps in each memory tier, by purpose, as in the memory

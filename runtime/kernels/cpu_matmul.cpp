@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/replaced_kernels.h"
+#include "tessera/runtime/kernels/bfloat16_product.h"
 
 #include <ATen/CPUFunctions.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -20,6 +21,8 @@ namespace {
 // With fewer multiplications than this, calling oneDNN costs more than it
 // saves.
 constexpr int64_t kLeastWork = 1 << 18;
+// Rounding a matrix with fewer rows and columns costs more than it saves.
+constexpr int64_t kLeastRounded = 32;
 // 4 MiB, about one core's share of the caches.
 constexpr int64_t kStripElements = 1 << 20;
 
@@ -59,12 +62,47 @@ bool is_dense_float(const at::Tensor& tensor) {
 /// strips, because the operator copies it: the transposed gradient of logits.
 constexpr int64_t kMostCopied = 1 << 22;
 
-/// Whether oneDNN should compute a [m, k] times b [k, n]; false for malformed
+/// What is in use beside LibTorch.
+struct Libraries {
+  bool onednn = false;
+  bool bfloat16 = false;
+};
+
+Libraries& in_use() {
+  static Libraries libraries;
+  return libraries;
+}
+
+/// Whether one of them computes a [m, k] times b [k, n]; false for malformed
 /// operands.
 bool takes(const at::Tensor& a, const at::Tensor& b) {
   return a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0) &&
          is_dense_float(a) && is_dense_float(b) &&
          a.size(0) * a.size(1) * b.size(1) >= kLeastWork;
+}
+
+/// Whether operands that it takes are rounded.
+bool rounds(const at::Tensor& a, const at::Tensor& b) {
+  return in_use().bfloat16 &&
+         std::min({a.size(0), a.size(1), b.size(1)}) >= kLeastRounded;
+}
+
+/// Whether a product can be written to it while its operands are read.
+bool has_rows_apart_from(
+    const at::Tensor& out,
+    const at::Tensor& a,
+    const at::Tensor& b) {
+  return out.stride(1) == 1 && out.stride(0) >= out.size(1) &&
+         !out.is_alias_of(a) && !out.is_alias_of(b);
+}
+
+at::Tensor rounded_product(
+    const at::Tensor& a,
+    const at::Tensor& b,
+    const at::Tensor& bias) {
+  const at::Tensor product = at::empty({a.size(0), b.size(1)}, a.options());
+  runtime::bfloat16_product(a, b, bias, /*adds=*/false, product);
+  return product;
 }
 
 /// Calls write(first row, product) for strips of rows of a times b, as many as
@@ -84,7 +122,11 @@ void multiply_strips(
 }
 
 at::Tensor mm(const at::Tensor& a, const at::Tensor& b) {
-  if (!takes(a, b)) {
+  const bool is_taken = takes(a, b);
+  if (is_taken && rounds(a, b)) {
+    return rounded_product(a, b, /*bias=*/{});
+  }
+  if (!is_taken || !in_use().onednn) {
     return at::cpu::mm(a, b);
   }
   if (a.is_contiguous() || a.numel() <= kMostCopied) {
@@ -111,15 +153,26 @@ at::Tensor addmm(
                          is_dense_float(bias) && bias.is_contiguous() &&
                          bias.size(0) == b.size(1) && beta.equal(1) &&
                          alpha.equal(1);
-  return is_linear ? multiply(a, b, bias)
-                   : at::cpu::addmm(bias, a, b, beta, alpha);
+  if (is_linear && rounds(a, b)) {
+    return rounded_product(a, b, bias);
+  }
+  return is_linear && in_use().onednn
+             ? multiply(a, b, bias)
+             : at::cpu::addmm(bias, a, b, beta, alpha);
 }
 
 at::Tensor& mm_out(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
   const bool fits = takes(a, b) && is_dense_float(out) && out.dim() == 2 &&
                     out.size(0) == a.size(0) && out.size(1) == b.size(1);
-  return fits ? out.copy_(multiply(a, b, std::nullopt))
-              : at::cpu::mm_out(out, a, b);
+  if (fits && rounds(a, b)) {
+    if (!has_rows_apart_from(out, a, b)) {
+      return out.copy_(rounded_product(a, b, /*bias=*/{}));
+    }
+    runtime::bfloat16_product(a, b, /*bias=*/{}, /*adds=*/false, out);
+    return out;
+  }
+  return fits && in_use().onednn ? out.copy_(multiply(a, b, std::nullopt))
+                                 : at::cpu::mm_out(out, a, b);
 }
 
 at::Tensor& addmm_(
@@ -128,9 +181,17 @@ at::Tensor& addmm_(
     const at::Tensor& b,
     const at::Scalar& beta,
     const at::Scalar& alpha) {
-  if (!takes(a, b) || !is_dense_float(sum) || sum.dim() != 2 ||
-      sum.size(0) != a.size(0) || sum.size(1) != b.size(1) || !beta.equal(1) ||
-      !alpha.equal(1)) {
+  const bool fits = takes(a, b) && is_dense_float(sum) && sum.dim() == 2 &&
+                    sum.size(0) == a.size(0) && sum.size(1) == b.size(1) &&
+                    beta.equal(1) && alpha.equal(1);
+  if (fits && rounds(a, b)) {
+    if (!has_rows_apart_from(sum, a, b)) {
+      return sum.add_(rounded_product(a, b, /*bias=*/{}));
+    }
+    runtime::bfloat16_product(a, b, /*bias=*/{}, /*adds=*/true, sum);
+    return sum;
+  }
+  if (!fits || !in_use().onednn) {
     return at::cpu::addmm_(sum, a, b, beta, alpha);
   }
   // So that the operand of the addition stays in the cache.
@@ -170,13 +231,17 @@ const char* name_of(CpuMatmul choice) {
       return "onednn";
     case CpuMatmul::kAuto:
       return "auto";
+    case CpuMatmul::kBfloat16:
+      return "bfloat16";
   }
   return "unknown";
 }
 
 CpuMatmul cpu_matmul() {
-  return matmul_kernels().are_in_place(at::kCPU) ? CpuMatmul::kOneDnn
-                                                 : CpuMatmul::kLibTorch;
+  const Libraries& libraries = in_use();
+  return libraries.bfloat16 ? CpuMatmul::kBfloat16
+         : libraries.onednn ? CpuMatmul::kOneDnn
+                            : CpuMatmul::kLibTorch;
 }
 
 CpuMatmul set_cpu_matmul(CpuMatmul choice) {
@@ -184,10 +249,17 @@ CpuMatmul set_cpu_matmul(CpuMatmul choice) {
   TESSERA_CHECK(
       choice != CpuMatmul::kOneDnn || has_onednn,
       "this LibTorch was built without oneDNN, so oneDNN cannot be used for matrix products. Use \"libtorch\" or \"auto\".");
-  const bool use = choice == CpuMatmul::kOneDnn ||
-                   (choice == CpuMatmul::kAuto && has_onednn &&
-                    onednn_has_more_instructions());
-  matmul_kernels().replace(use, at::kCPU);
+  TESSERA_CHECK(
+      choice != CpuMatmul::kBfloat16 || runtime::has_bfloat16_products(),
+      "this processor has no instructions for products in bfloat16 (AVX512-BF16), so \"bfloat16\" cannot be used for matrix products of the CPU. Use \"auto\".");
+  const bool chooses =
+      choice == CpuMatmul::kAuto || choice == CpuMatmul::kBfloat16;
+  in_use() = {
+      .onednn =
+          choice == CpuMatmul::kOneDnn ||
+          (chooses && has_onednn && onednn_has_more_instructions()),
+      .bfloat16 = choice == CpuMatmul::kBfloat16};
+  matmul_kernels().replace(in_use().onednn || in_use().bfloat16, at::kCPU);
   return cpu_matmul();
 }
 

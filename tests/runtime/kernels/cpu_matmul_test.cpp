@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/runtime/kernels/cpu_matmul.h"
 
+#include "support/expect_error.h"
+#include "tessera/runtime/kernels/bfloat16_product.h"
 #include "tessera/runtime/profile/cpu_memory_counter.h"
 
 #include <gtest/gtest.h>
@@ -146,6 +148,131 @@ TEST_F(CpuMatmulTest, ErrorsAreLibTorchs) {
       torch::addmm(
           torch::ones({7}), torch::ones({600, 900}), torch::ones({900, 800})),
       c10::Error);
+}
+
+/// Products with rounded operands, where the processor has them.
+class Bfloat16MatmulTest : public CpuMatmulTest {
+ protected:
+  void SetUp() override {
+    if (!has_bfloat16_products()) {
+      GTEST_SKIP() << "this processor has no AVX512-BF16";
+    }
+    ASSERT_EQ(set_cpu_matmul(CpuMatmul::kBfloat16), CpuMatmul::kBfloat16);
+  }
+
+  static at::Tensor rounded(const at::Tensor& x) {
+    return x.to(torch::kBFloat16).to(torch::kDouble);
+  }
+  /// The transpose of a transpose, and columns of a wider matrix.
+  static std::vector<at::Tensor> layouts_of(const at::Tensor& x) {
+    const at::Tensor wide = torch::randn({x.size(0), 2 * x.size(1)});
+    wide.narrow(1, 3, x.size(1)).copy_(x);
+    const at::Tensor sparse = torch::randn({x.size(0), 2 * x.size(1)});
+    const at::Tensor every_second = sparse.slice(1, 0, std::nullopt, 2);
+    every_second.copy_(x);
+    return {
+        x,
+        x.t().contiguous().t(),
+        wide.narrow(1, 3, x.size(1)),
+        every_second};
+  }
+};
+
+TEST(CpuMatmulErrors, AProcessorWithoutBfloat16IsTold) {
+  if (!has_bfloat16_products()) {
+    expect_error(
+        [] { set_cpu_matmul(CpuMatmul::kBfloat16); },
+        {"AVX512-BF16", "Use \"auto\""});
+    EXPECT_NE(cpu_matmul(), CpuMatmul::kBfloat16);
+  } else {
+    EXPECT_EQ(set_cpu_matmul(CpuMatmul::kBfloat16), CpuMatmul::kBfloat16);
+    EXPECT_STREQ(name_of(cpu_matmul()), "bfloat16");
+    set_cpu_matmul(CpuMatmul::kLibTorch);
+  }
+}
+
+// Sizes that fill no tile, no panel and no block, or several of them.
+TEST_F(Bfloat16MatmulTest, SumsProductsOfRoundedOperandsInFloat32) {
+  for (const auto& [m, k, n] : std::vector<std::array<int64_t, 3>>{
+           {64, 128, 96},
+           {67, 131, 101},
+           {33, 2085, 129},
+           {37, 33, 3090},
+           {513, 79, 65}}) {
+    const auto [a, b, bias] = product(m, k, n);
+    const at::Tensor exact = rounded(a).mm(rounded(b));
+    for (const at::Tensor& left : layouts_of(a)) {
+      for (const at::Tensor& right : layouts_of(b)) {
+        const at::Tensor plain = left.mm(right);
+        EXPECT_LT(error_of(plain, exact, k), 2);
+        const at::Tensor with_bias = torch::addmm(bias, left, right);
+        EXPECT_LT(error_of(with_bias, exact + bias.to(torch::kDouble), k), 2);
+        at::Tensor out = torch::empty({n, m}).t();
+        torch::mm_out(out, left, right);
+        EXPECT_TRUE(out.equal(plain));
+        out = torch::full({m, n}, std::nanf(""));
+        torch::mm_out(out, left, right);
+        EXPECT_TRUE(out.equal(plain));
+        const at::Tensor sum = torch::ones({m, n});
+        sum.addmm_(left, right);
+        EXPECT_LT(error_of(sum, exact + 1, k), 2);
+      }
+    }
+  }
+}
+
+TEST_F(Bfloat16MatmulTest, AResultMayBeItsOperand) {
+  const auto [a, b, bias] = product(96, 96, 96);
+  const at::Tensor expected = a.mm(b);
+  at::Tensor out = a.clone();
+  torch::mm_out(out, out, b);
+  EXPECT_TRUE(out.equal(expected));
+  const at::Tensor sum = a.clone();
+  sum.addmm_(sum, b);
+  EXPECT_TRUE(torch::allclose(sum, a + expected, 1e-5, 1e-5));
+}
+
+TEST_F(Bfloat16MatmulTest, BitsDependOnNoOtherRowsColumnsAndThreads) {
+  const auto [a, b, bias] = product(203, 1500, 1700);
+  const at::Tensor all = torch::addmm(bias, a, b);
+  EXPECT_TRUE(torch::addmm(
+                  bias.narrow(0, 1600, 50).contiguous(),
+                  a.narrow(0, 100, 37),
+                  b.narrow(1, 1600, 50))
+                  .equal(all.narrow(0, 100, 37).narrow(1, 1600, 50)));
+  const int threads = at::get_num_threads();
+  at::set_num_threads(threads == 1 ? 3 : 1);
+  EXPECT_TRUE(torch::addmm(bias, a, b).equal(all));
+  at::set_num_threads(threads);
+}
+
+TEST_F(Bfloat16MatmulTest, ValuesThatAreNotFiniteStaySo) {
+  auto [a, b, bias] = product(64, 64, 64);
+  a[3][5] = std::numeric_limits<float>::infinity();
+  a[9][7] = std::nanf("");
+  const at::Tensor out = a.mm(b);
+  EXPECT_TRUE(out[3].isinf().all().item<bool>());
+  EXPECT_TRUE(out[9].isnan().all().item<bool>());
+  EXPECT_EQ(out.isfinite().sum().item<int64_t>(), 62 * 64);
+}
+
+TEST_F(Bfloat16MatmulTest, FewRowsAndOtherTypesAreNotRounded) {
+  const auto [a, b, bias] = product(512, 640, 512);
+  const at::Tensor exact = a.to(torch::kDouble).mm(b.to(torch::kDouble));
+  EXPECT_TRUE(a.to(torch::kDouble).mm(b.to(torch::kDouble)).equal(exact));
+  EXPECT_LT(error_of(a.narrow(0, 0, 31).mm(b), exact.narrow(0, 0, 31), 640), 2);
+  EXPECT_LT(error_of(a.mm(b.narrow(1, 0, 31)), exact.narrow(1, 0, 31), 640), 2);
+  EXPECT_GT(error_of(a.mm(b), exact, 640), 2) << "these are";
+}
+
+TEST_F(Bfloat16MatmulTest, TakesNoMemoryBesideTheResult) {
+  install_cpu_memory_counter();
+  const auto [a, b, bias] = product(256, 3000, 512);
+  const int64_t before = cpu_bytes_live();
+  reset_cpu_bytes_peak();
+  const at::Tensor got = a.mm(b);
+  EXPECT_EQ(
+      cpu_bytes_peak() - before, static_cast<int64_t>(got.nbytes()));
 }
 
 } // namespace tessera::runtime::cpu_matmul_test
