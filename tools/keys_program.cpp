@@ -67,7 +67,7 @@ int run_keys(int argc, char** argv) {
   if (schema) {
     const auto text = section.empty() ? tasks::config_schema()
                                       : tasks::config_schema(section);
-    std::cout << text.dump(1) << "\n";
+    std::cout << text.dump(0) << "\n";
     return 0;
   }
   const auto all = tasks::config_rows();
