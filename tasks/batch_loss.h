@@ -11,7 +11,9 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <vector>
 
 namespace tessera::tasks {
 
@@ -28,10 +30,24 @@ enum class LossMean {
   kMicroBatches,
 };
 
+/// Engine::sum_over_ranks().
+using SumOverRanks = std::function<void(const at::Tensor& values)>;
+
 /// Not for pipeline stages. Functions are collective over the ranks of the job.
 class BatchLoss {
  public:
   virtual ~BatchLoss() = default;
+
+  /// Whether begin_step() sees the batches of a step, all of which are then
+  /// loaded before its first forward.
+  virtual bool begins_steps() const {
+    return false;
+  }
+  /// Called before loss() of the batches of an optimizer step on this rank.
+  virtual void begin_step(
+      zoo::Model& /*model*/,
+      const std::vector<zoo::ModelInput>& /*batches*/,
+      const SumOverRanks& /*sum_over_ranks*/) {}
 
   /// The loss of a training batch, scalar, with its autograd graph.
   virtual at::Tensor loss(zoo::Model& model, const zoo::ModelInput& batch) = 0;

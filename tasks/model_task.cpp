@@ -173,13 +173,13 @@ bool weighs_micro_batches(
 KeptBatches kept_batches(
     const DataLoaderOptions& loading,
     int64_t accumulate,
-    bool weighs,
+    bool loads_steps,
     bool has_pipeline) {
   KeptBatches kept;
-  kept.on_device = weighs || has_pipeline ? accumulate : 1;
+  kept.on_device = loads_steps || has_pipeline ? accumulate : 1;
   if (loading.threads > 0) {
-    kept.ahead = weighs ? with_full_steps(loading, accumulate).prefetch
-                        : loading.prefetch;
+    kept.ahead = loads_steps ? with_full_steps(loading, accumulate).prefetch
+                             : loading.prefetch;
   }
   return kept;
 }
@@ -213,6 +213,8 @@ ModelTask::ModelTask(
           task.train->has_equal_labels(),
           task.loss == nullptr || task.loss->is_mean_over_labels(),
           accumulate * parallel.batches().count)),
+      loads_steps_(
+          weighs_ || (task.loss != nullptr && task.loss->begins_steps())),
       labels_(static_cast<size_t>(accumulate)),
       weights_(static_cast<size_t>(accumulate), 1.0),
       forward_chunk_(zoo::pipeline_forward(
@@ -232,7 +234,7 @@ ModelTask::ModelTask(
                   return pinned(tensor, device);
                 });
           },
-          weighs_ ? with_full_steps(loading, accumulate) : loading) {
+          loads_steps_ ? with_full_steps(loading, accumulate) : loading) {
   task_.head->begin_training(parallel);
 }
 
@@ -299,14 +301,16 @@ int64_t ModelTask::load_micro_batch(int64_t index, int number) {
 
 void ModelTask::load(int64_t index) {
   ++number_;
-  if (!weighs_) {
+  if (!loads_steps_) {
     load_ahead(index, 0);
   } else if (number_ == 0) {
     // Of the next epoch, too, where a step has batches of it.
     for (int i = 0; i < static_cast<int>(labels_.size()); ++i) {
       load_ahead(index + i, i);
     }
-    weigh_micro_batches();
+    if (weighs_) {
+      weigh_micro_batches();
+    }
   }
 }
 
@@ -320,6 +324,12 @@ MicroBatch ModelTask::forward(int64_t /*index*/) {
   if (task_.loss == nullptr) {
     output = task_.model->forward(batch);
   } else {
+    if (task_.loss->begins_steps() && number_ == 0) {
+      task_.loss->begin_step(
+          *task_.model, batches_, [this](const at::Tensor& values) {
+            engine_.sum_over_ranks(values);
+          });
+    }
     output.loss = task_.loss->loss(*task_.model, batch);
   }
   const at::Tensor loss = weighs_ ? weighted(output, number_) : output.loss;

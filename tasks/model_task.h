@@ -36,11 +36,11 @@ struct KeptBatches {
 };
 
 /// @param accumulate micro-batches of a rank's step.
-/// @param weighs weighs_micro_batches().
+/// @param loads_steps weighs_micro_batches(), or BatchLoss::begins_steps().
 KeptBatches kept_batches(
     const DataLoaderOptions& loading,
     int64_t accumulate,
-    bool weighs,
+    bool loads_steps,
     bool has_pipeline);
 
 /// The model's own loss over shuffled batches. Ranks with different batches
@@ -107,7 +107,7 @@ class ModelTask : public PipelineTask {
   /// Collective over the job.
   void weigh_micro_batches();
   const zoo::ModelInput& current() const {
-    return batches_[weighs_ ? static_cast<size_t>(number_) : 0];
+    return batches_[loads_steps_ ? static_cast<size_t>(number_) : 0];
   }
   at::Tensor weighted(const zoo::ModelOutput& output, int number) const;
 
@@ -125,6 +125,7 @@ class ModelTask : public PipelineTask {
   int number_ = -1; ///< of the micro-batch of the step that load() was last of
   std::vector<zoo::ModelInput> batches_; ///< of a step, by micro-batch number
   bool weighs_; ///< micro-batches of a step have weights
+  bool loads_steps_; ///< all batches of a step before its first forward
   /// With `weighs_`, by micro-batch number: its labels, and their ratio to the
   /// mean over all micro-batches of all ranks.
   std::vector<double> labels_;

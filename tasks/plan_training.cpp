@@ -16,6 +16,7 @@
 #include "tessera/tasks/planned_batch.h"
 #include "tessera/tasks/preference_task.h"
 #include "tessera/tasks/prompted_model.h"
+#include "tessera/tasks/reward_task.h"
 #include "tessera/tasks/run_model.h"
 #include "tessera/tasks/task.h"
 #include "tessera/tasks/text_classification_task.h"
@@ -57,6 +58,12 @@ ModelSource source_of(const TrainingConfig& config) {
       runtime::parse_json(runtime::read_text_file(path), path.string()),
       config.architecture};
   source.json.update(class_fields(config.classes, config.problem_type));
+  // Classifiers of texts need to know the padding, and a run takes that of the
+  // tokenizer; planned batches have 0.
+  if (!config.problem_type.empty() && config.task->max_length > 0 &&
+      source.json.value("pad_token_id", nlohmann::json()).is_null()) {
+    source.json["pad_token_id"] = 0;
+  }
   if (config.task->wanted_head != nullptr && source.architecture.empty()) {
     source.architecture = zoo::architecture_with_head(
         source.json, config.task->wanted_head(config), path.string());
@@ -209,7 +216,7 @@ bool has_alike_layers(const TrainingConfig& config) {
       source.json.value("use_sliding_window", false);
   return key != nullptr && !may_differ && !config.distill &&
          !config.layer_drop && !config.token_drop &&
-         config.get_if<PreferenceTaskOptions>() == nullptr &&
+         config.task->make_loss == nullptr &&
          layers_of(config) == source.json.at(key).get<int64_t>();
 }
 
@@ -237,7 +244,9 @@ int64_t planned_tokens(const TrainingConfig& config) {
     return tokens;
   }
   const auto* pairs = config.get_if<PreferenceTaskOptions>();
-  const bool has_pairs = pairs != nullptr && !pairs->is_packed();
+  const bool has_pairs =
+      (pairs != nullptr && !pairs->is_packed() && pairs->has_pairs()) ||
+      config.get_if<RewardTaskOptions>() != nullptr;
   return config.batch_size * config.max_length * (has_pairs ? 2 : 1);
 }
 
@@ -356,7 +365,11 @@ class ConfiguredTraining {
         /*is_mean_over_labels=*/true,
         accumulate * world_size /
             (sizes.tensor * sizes.pipeline * sizes.context));
-    return kept_batches(config_.loader, accumulate, weighs, sizes.pipeline > 1);
+    const auto* preference = config_.get_if<PreferenceTaskOptions>();
+    const bool begins_steps = // BatchLoss::begins_steps()
+        preference != nullptr && !preference->has_pairs();
+    return kept_batches(
+        config_.loader, accumulate, weighs || begins_steps, sizes.pipeline > 1);
   }
 
   /// @param device where tensors are made.
@@ -409,6 +422,9 @@ class ConfiguredTraining {
           loss_of_run(config, world, parallel, *task, planned_frozen_model);
       PlannedBeside beside;
       beside.loss = [this, task](torch::nn::Module& /*module*/) {
+        // As often for each micro-batch of a step.
+        task->loss->begin_step(
+            *task->model, {batch_}, [](const at::Tensor& /*values*/) {});
         return task->loss->loss(*task->model, batch_);
       };
       if (const FrozenModel* frozen = task->loss->frozen()) {
@@ -488,6 +504,10 @@ std::vector<std::string> planned_steps(
     notes.push_back(formatted(
         "preference: all answers have {} tokens, and all of them are learned",
         pairs->is_packed() ? config.max_length / 2 : config.max_length));
+  }
+  if (config.get_if<RewardTaskOptions>() != nullptr) {
+    notes.push_back(
+        formatted("reward: all texts have {} tokens", config.max_length));
   }
   return notes;
 }

@@ -6,12 +6,15 @@
 #include "tessera/tasks/example_batches.h"
 #include "tessera/tasks/examples_task.h"
 #include "tessera/tasks/image_folder_task.h"
+#include "tessera/tasks/kto_batches.h"
 #include "tessera/tasks/language_model_task.h"
 #include "tessera/tasks/preference_batches.h"
 #include "tessera/tasks/preference_task.h"
 #include "tessera/tasks/prompt_batches.h"
 #include "tessera/tasks/prompt_template.h"
 #include "tessera/tasks/prompted_model.h"
+#include "tessera/tasks/reward_batches.h"
+#include "tessera/tasks/reward_task.h"
 #include "tessera/tasks/supervised_batches.h"
 #include "tessera/tasks/supervised_texts.h"
 #include "tessera/tasks/text_classification_task.h"
@@ -33,21 +36,48 @@ namespace tessera::tasks {
 
 namespace {
 
+/// A text of so many tokens, learned but for the first.
+SupervisedText text_of_ones(int64_t tokens) {
+  return {
+      .tokens = std::vector<int64_t>(static_cast<size_t>(tokens), 1),
+      .answers = {{1, tokens}}};
+}
+
+/// A batch of the task reward whose texts are as long as they may be. One of
+/// each pair is a token shorter, so that there is padding.
+zoo::ModelInput largest_rewarded(const TrainingConfig& config) {
+  const RewardBatches data(
+      {{text_of_ones(config.max_length),
+        text_of_ones(config.max_length - 1),
+        1.0}},
+      {.max_length = config.max_length});
+  return data.make(
+      std::vector<size_t>(static_cast<size_t>(config.batch_size), 0),
+      /*epoch=*/0,
+      /*loss_only=*/true);
+}
+
 /// A batch of the task preference whose answers are as long as they may be, and
-/// learned but for their first token. One of each pair is a token shorter,
-/// unless they are packed, so that there is padding.
+/// learned but for their first token. One of each pair, or of a batch without
+/// pairs, is a token shorter, unless they are packed, so that there is padding.
 zoo::ModelInput largest_pairs(
     const TrainingConfig& config,
     const PreferenceTaskOptions& options) {
   const bool packs = options.is_packed();
   const int64_t length = packs ? config.max_length / 2 : config.max_length;
-  const auto text = [](int64_t tokens) {
-    return SupervisedText{
-        .tokens = std::vector<int64_t>(static_cast<size_t>(tokens), 1),
-        .answers = {{1, tokens}}};
-  };
+  if (!options.has_pairs()) {
+    SupervisedText other = text_of_ones(length - 1);
+    other.tokens.front() = 0; // of another prompt
+    const KtoBatches data(
+        {{text_of_ones(length), true}, {std::move(other), false}},
+        {.max_length = config.max_length},
+        options.preference);
+    std::vector<size_t> rows(static_cast<size_t>(config.batch_size), 0);
+    rows.back() = rows.size() > 1 ? 1 : 0;
+    return data.make(rows, /*epoch=*/0, /*loss_only=*/true);
+  }
   const PreferenceBatches data(
-      {{text(length), text(packs ? length : length - 1)}},
+      {{text_of_ones(length), text_of_ones(packs ? length : length - 1)}},
       {.is_packed = packs, .max_length = config.max_length},
       config.seed);
   return data.make(
@@ -346,6 +376,9 @@ PlannedBatch batch_of_task(
     const nlohmann::json& source) {
   if (const auto* pairs = config.get_if<PreferenceTaskOptions>()) {
     return {largest_pairs(config, *pairs), {}};
+  }
+  if (config.get_if<RewardTaskOptions>() != nullptr) {
+    return {largest_rewarded(config), {}};
   }
   if (const auto* texts = config.get_if<TextClassificationOptions>();
       texts != nullptr && !texts->columns.prompt.empty()) {

@@ -2,6 +2,7 @@
 #pragma once
 // `PreferenceBatches` makes batches of pairs of answers for `PreferenceLoss`.
 
+#include "tessera/tasks/pair_loss.h"
 #include "tessera/tasks/preference_texts.h"
 #include "tessera/tasks/supervised_batches.h"
 #include "tessera/zoo/data/data_set.h"
@@ -12,30 +13,11 @@
 
 namespace tessera::tasks {
 
-/// [Note: batches of pairs] The texts of P pairs, chosen and rejected by turns,
-/// have the numbers 0 to 2 P - 1. Each is a row, or, packed, a document in a
-/// row of several whole pairs. For T learned tokens, ModelInput::others has
-///
-/// - kPlaces [T] int64: the position, counted over all rows, whose logits
-///   predict the token,
-/// - kTokens [T] int64: the token,
-/// - kSlots [T] int64: its place in kTable,
-/// - kTable [2 P, most learned tokens of a text] float32: zeros,
-/// - kLengths [2 P] int64: learned tokens of each text.
-struct PairInputs {
-  static constexpr const char* kPlaces = "pair_places";
-  static constexpr const char* kTokens = "pair_tokens";
-  static constexpr const char* kSlots = "pair_slots";
-  static constexpr const char* kTable = "pair_table";
-  static constexpr const char* kLengths = "pair_lengths";
-};
-
-/// The numbers of a scored pair, in the order of DataSet::outputs_of().
-enum class PairOutput { kLoss, kChosen, kRejected };
-inline constexpr int64_t kPairOutputs = 3;
-
-/// Packed sequences are the same in each epoch; an example is one of them. Not
-/// packed, an example is a pair.
+/// The texts of P pairs, chosen and rejected by turns, have the numbers 0 to
+/// 2 P - 1 in AnswerInputs. Each is a row, or, packed, a document in a row of
+/// several whole pairs. Packed sequences are
+/// the same in each epoch; an example is one of them. Not packed, an example is
+/// a pair.
 class PreferenceBatches : public zoo::DataSet {
  public:
   PreferenceBatches(
@@ -58,7 +40,9 @@ class PreferenceBatches : public zoo::DataSet {
   int64_t outputs_per_example() const override {
     return kPairOutputs;
   }
-  TaskScore report(const zoo::Score& score) const override;
+  TaskScore report(const zoo::Score& score) const override {
+    return pair_report(score.outputs);
+  }
   /// Of pairs that are not packed.
   bool has_equal_labels() const override {
     return !inputs_.is_packed;

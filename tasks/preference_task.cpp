@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The task "preference": direct preference optimization of a language model on
-// pairs of answers.
+// The task "preference": a language model learns to prefer the better of two
+// answers, by DPO or one of its relatives.
 #include "tessera/tasks/preference_task.h"
 
 #include "tessera/runtime/core/config.h"
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/format.h"
 #include "tessera/runtime/core/option_fields.h"
+#include "tessera/tasks/kto_batches.h"
 #include "tessera/tasks/preference_batches.h"
 #include "tessera/tasks/preference_loss.h"
 #include "tessera/tasks/run_model.h"
@@ -38,7 +40,7 @@ void visit_preference_rows(
   fields.one_or_many(
       runtime::required("train"),
       config.data.train,
-      "JSON lines, CSV or TSV: one file or several, also patterns; a row is a prompt with a better and a worse answer: texts, or (JSON lines only) lists of messages, which the tokenizer's chat template renders. Without a prompt, both are whole conversations");
+      "JSON lines, CSV or TSV: one file or several, also patterns; a row is a prompt with a better and a worse answer: texts, or (JSON lines only) lists of messages, which the tokenizer's chat template renders. Without a prompt, both are whole conversations. With the loss `kto` also a prompt with one answer and whether that is good");
   fields.one_or_many(
       "heldout",
       config.data.heldout,
@@ -51,6 +53,14 @@ void visit_preference_rows(
       "rejected_key",
       options.keys.rejected,
       "key or column of the worse answer");
+  fields.field(
+      "completion_key",
+      options.keys.completion,
+      "with the loss `kto`: key or column of an answer that has no counterpart");
+  fields.field(
+      "label_key",
+      options.keys.label,
+      "with the loss `kto`: key or column of whether that answer is good, true or false");
   fields.field(
       "packed",
       options.packed,
@@ -72,19 +82,24 @@ void finish_preference(
   const auto section = reader.get_object("preference");
   const PreferenceOptions& options =
       config.as<PreferenceTaskOptions>().preference;
-  if (options.loss == PreferenceLossKind::kIpo && options.label_smoothing > 0) {
-    section.fail("label_smoothing", "it is for the loss sigmoid; leave it out");
-  }
   if (options.reference && options.reference_free) {
     section.fail(
         "reference_free", "preference.reference is one; leave out either");
   }
-  if (!options.reference && !options.reference_free && !config.lora) {
+  if (options.has_reference() && !options.reference && !config.lora) {
     section.fail(
         "reference",
         "training needs a reference: train an adapter (model.lora), whose base "
-        "is one, or name its folder in preference.reference.folder, or set "
-        "preference.reference_free=true");
+        "is one, or name its folder in preference.reference.folder, or choose "
+        "a loss without one, or set preference.reference_free=true");
+  }
+  if (const auto& own = config.as<PreferenceTaskOptions>();
+      own.is_packed() && !own.has_pairs()) {
+    reader.get_object("data").fail(
+        "packed",
+        formatted(
+            "the loss {} needs each answer in a row of its own; leave it out",
+            rule_of(options.loss).name));
   }
   if (config.parallel.sizes.pipeline > 1 || config.parallel.sizes.context > 1) {
     reader.get_object("parallel")
@@ -150,7 +165,8 @@ Task open_preference(
   rows.prompt = own.keys.prompt;
   rows.messages = "(messages)";
   rows.completion = "(completion)";
-  const auto read = [&](const std::vector<std::string>& files, bool is_packed) {
+  const auto read = [&](const std::vector<std::string>& files,
+                        bool is_packed) -> std::unique_ptr<zoo::DataSet> {
     const SupervisedEncoder texts(
         tokenizer,
         rows,
@@ -160,10 +176,15 @@ Task open_preference(
         packs ? config.max_length / 2 : config.max_length,
         packs ? "half of model.max_length, as pairs are packed"
               : "model.max_length");
+    const PreferenceEncoder encoder(texts, rows, own.keys);
+    const SupervisedInputs inputs =
+        inputs_of_pairs(config, *task.model, tokenizer, is_packed, multiple_of);
+    if (!own.has_pairs()) {
+      return std::make_unique<KtoBatches>(
+          encoder.read_judged(files), inputs, own.preference);
+    }
     return std::make_unique<PreferenceBatches>(
-        PreferenceEncoder(texts, rows, own.keys).read(files),
-        inputs_of_pairs(config, *task.model, tokenizer, is_packed, multiple_of),
-        config.seed);
+        encoder.read(files), inputs, config.seed);
   };
   if (state != ModelState::kTrained) {
     task.train = read(config.data.train, packs);
@@ -191,11 +212,14 @@ std::unique_ptr<BatchLoss> preference_loss(
         parallel,
         config,
         make);
-  } else if (!options.reference_free) {
+  } else if (options.has_reference()) {
     TESSERA_CHECK(
         zoo::has_lora(*task.model),
         "preference: there is no reference, since the adapter has been merged into the model; name the model that was adapted in preference.reference.folder");
     const zoo::AdaptersOff can_be_off(*task.model);
+  }
+  if (!rule_of(options.loss).has_pairs()) {
+    return std::make_unique<KtoLoss>(options, std::move(reference));
   }
   return std::make_unique<PreferenceLoss>(options, std::move(reference));
 }

@@ -20,6 +20,10 @@ struct PreferenceTaskOptions {
   bool is_packed() const {
     return packed.value_or(false);
   }
+  /// Whether the loss is one of pairs.
+  bool has_pairs() const {
+    return rule_of(preference.loss).has_pairs();
+  }
 };
 
 } // namespace tessera::tasks

@@ -15,6 +15,7 @@ const std::vector<std::pair<std::string, const TaskKind*>>& task_kinds() {
           &kLanguageModel,
           &kSupervised,
           &kPreference,
+          &kReward,
           &kImageFolder,
           &kExamples}) {
       all.emplace_back(kind->name, kind);

@@ -129,6 +129,8 @@ extern const TaskKind kLanguageModel;
 extern const TaskKind kSupervised;
 /// Prompts with a better and a worse answer.
 extern const TaskKind kPreference;
+/// Texts with a score, of which the better of two has the higher one.
+extern const TaskKind kReward;
 /// Inputs of any model in safetensors files.
 extern const TaskKind kExamples;
 /// A folder of images with a subfolder per class.

@@ -73,24 +73,6 @@ std::optional<LabelKind> kind_of_class(const json& value) {
                                      : std::nullopt;
 }
 
-/// A finite number, or a string that is one, as in a converted CSV file.
-std::optional<double> number_of(const json& value) {
-  double number = 0;
-  if (value.is_number()) {
-    number = value.get<double>();
-  } else if (value.is_string()) {
-    const auto& text = value.get_ref<const std::string&>();
-    const char* const end = text.data() + text.size();
-    const auto [stop, code] = std::from_chars(text.data(), end, number);
-    if (code != std::errc() || stop != end) {
-      return std::nullopt;
-    }
-  } else {
-    return std::nullopt;
-  }
-  return std::isfinite(number) ? std::optional(number) : std::nullopt;
-}
-
 /// What to do about a label that is no class.
 const char* remedy_for(const json& value) {
   return value.is_number_float()
@@ -330,7 +312,7 @@ class Reader {
     const json& label = column_of(row.values, columns_.label, place, keys);
     switch (labels_) {
       case zoo::HeadLabels::kNumbers: {
-        const auto number = number_of(label);
+        const auto number = finite_number(label);
         TESSERA_CHECK(
             number.has_value(),
             "{}: '{}' is {}; expected a number, because model.problem_type is \"regression\": correct or remove the row, or skip such rows with data.skip_bad_rows=true",
@@ -520,6 +502,23 @@ std::string LabelledTexts::name() const {
 
 std::string LabelledTexts::place(const LabelledText& text) const {
   return formatted("{}:{}", files.at(text.file).string(), text.line);
+}
+
+std::optional<double> finite_number(const json& value) {
+  double number = 0;
+  if (value.is_number()) {
+    number = value.get<double>();
+  } else if (value.is_string()) {
+    const auto& text = value.get_ref<const std::string&>();
+    const char* const end = text.data() + text.size();
+    const auto [stop, code] = std::from_chars(text.data(), end, number);
+    if (code != std::errc() || stop != end) {
+      return std::nullopt;
+    }
+  } else {
+    return std::nullopt;
+  }
+  return std::isfinite(number) ? std::optional(number) : std::nullopt;
 }
 
 LabelledText text_in(

@@ -66,6 +66,9 @@ struct LabelledTexts {
   std::string place(const LabelledText& text) const;
 };
 
+/// A finite number, or a string that is one, as in a converted CSV file.
+std::optional<double> finite_number(const nlohmann::json& value);
+
 /// The text, or the pair of texts, of a JSON object; `place` names it in
 /// messages, and `options` what names the columns.
 /// @throws Error on a column that is missing, or not a string.

@@ -12,6 +12,8 @@
 #include "tessera/tasks/answer_files.h"
 #include "tessera/tasks/image_predictor.h"
 #include "tessera/tasks/question_answering_data.h"
+#include "tessera/tasks/reward_predictor.h"
+#include "tessera/tasks/reward_task.h"
 #include "tessera/tasks/text_classification_task.h"
 #include "tessera/tasks/text_predictor.h"
 
@@ -220,6 +222,54 @@ void predict_images(
   }
 }
 
+void predict_rewards(
+    const PredictArguments& arguments,
+    tasks::TrainedModel trained,
+    c10::Device device) {
+  TESSERA_CHECK(
+      arguments.text_keys.empty() || arguments.text_keys.size() == 2,
+      "--text-key is given {}; rewards are of two: first that of the prompt, then that of its answer",
+      arguments.text_keys.size() == 1
+          ? "once"
+          : formatted("{} times", arguments.text_keys.size()));
+  auto& options = trained.config.as<tasks::RewardTaskOptions>();
+  if (!arguments.text_keys.empty()) {
+    options.keys.prompt = arguments.text_keys.front();
+    options.completion = arguments.text_keys.back();
+  }
+  const text::TextRowOptions rows = options.rows;
+  const tasks::RewardPredictor predictor(std::move(trained), device);
+  const tasks::ClassLabels labels{zoo::HeadLabels::kNumbers, {}};
+  const ClassLines lines(labels, arguments.lines);
+  TextSource source(arguments.inputs, arguments.input, predictor.keys(), rows);
+  for (;;) {
+    std::vector<tasks::SupervisedText> texts;
+    std::vector<nlohmann::ordered_json> shown;
+    source.next(
+        static_cast<size_t>(arguments.batch_size),
+        [&](const text::TextRow& row) {
+          texts.push_back(predictor.text_of(row));
+          nlohmann::ordered_json& values = shown.emplace_back();
+          for (const std::string& key : predictor.keys()) {
+            if (row.values.contains(key)) {
+              values[key] = row.values[key];
+            }
+          }
+          if (row.values.contains("messages")) {
+            values["messages"] = row.values["messages"];
+          }
+        });
+    if (texts.empty()) {
+      break;
+    }
+    const std::vector<double> rewards = predictor.predict(texts);
+    for (size_t i = 0; i < rewards.size(); ++i) {
+      print_line(lines.line(shown[i], {rewards[i]}));
+    }
+    std::fflush(stdout);
+  }
+}
+
 /// One row per kind of task that has predictions.
 struct PredictedKind {
   const tasks::TaskKind& kind;
@@ -230,6 +280,7 @@ struct PredictedKind {
 };
 const std::array kPredictedKinds{
     PredictedKind{tasks::kTextClassification, predict_texts},
+    PredictedKind{tasks::kReward, predict_rewards},
     PredictedKind{tasks::kQuestionAnswering, predict_answers},
     PredictedKind{tasks::kImageFolder, predict_images}};
 
@@ -262,21 +313,21 @@ int run_predict(int argc, char** argv) {
       "Predicts with a trained model: classifies texts and images (prints the "
       "label, its probability and the text or path; the number that a "
       "regression predicts), answers questions about contexts (prints the "
-      "answer, its probability and the question)",
+      "answer, its probability and the question), gives answers rewards",
       "tessera predict");
   PredictArguments arguments;
   app.add_option(
          "run",
          arguments.model,
          "Run folder of `tessera train` with task text_classification, "
-         "question_answering or image_folder, or Hugging Face folder of such a "
+         "question_answering, reward or image_folder, or Hugging Face folder of such a "
          "model")
       ->required();
   app.add_option(
       "inputs",
       arguments.inputs,
-      "The texts, one argument for each key of a row: pairs, or a question and "
-      "its context, one after the other; none: lines of --input or standard "
+      "The texts, one argument for each key of a row: pairs, a prompt and its "
+      "answer, or a question and its context, one after the other; none: lines of --input or standard "
       "input. Of images: files, folders and patterns such as 'new/*.jpg'");
   app.add_option("--question", arguments.questions, "A question; repeatable")
       ->allow_extra_args(false);

@@ -40,7 +40,7 @@ int run_train(int argc, char** argv) {
       "Trains a model from a configuration, whose key `task` says on what: "
       "text_classification, question_answering, language_model, supervised "
       "(conversations, prompts and completions), preference (pairs of "
-      "answers), image_folder or examples (inputs of any model)",
+      "answers), reward (the same, for a model that scores them), image_folder or examples (inputs of any model)",
       "tessera train");
   std::string file;
   std::vector<std::string> overrides;

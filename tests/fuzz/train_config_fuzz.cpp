@@ -16,6 +16,7 @@ TESSERA_FUZZ_TARGET(train_config) {
         "language_model",
         "supervised",
         "preference",
+        "reward",
         "image_folder",
         "examples"}) {
     std::vector<std::string> overrides;

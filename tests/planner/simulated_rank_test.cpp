@@ -121,6 +121,16 @@ std::vector<Case> cases() {
        {"model.lora.r=4", "model.lora.target_modules=all-linear"},
        false,
        "preference"},
+      {"judged_against_its_base",
+       4,
+       1,
+       {"preference.loss=kto",
+        "model.lora.r=4",
+        "model.lora.target_modules=all-linear",
+        "training.accumulate=2"},
+       false,
+       "preference"},
+      {"rewarded", 4, 1, {"training.accumulate=2"}, false, "reward"},
       {"layers_left_out",
        4,
        1,
@@ -161,7 +171,8 @@ tasks::TrainingConfig config(
   runtime::write_file_atomically(
       folder / "other" / "config.json", model.dump());
   json source = {{"config", (folder / "config.json").string()}};
-  if (subject.task == std::string("preference")) {
+  if (subject.task == std::string("preference") ||
+      subject.task == std::string("reward")) {
     source = {{"folder", folder.string()}};
   }
   source["max_length"] = 128;

@@ -258,14 +258,15 @@ TEST_F(PlannedTrainingRun, TakesWhatIsPlannedWithAReference) {
     std::ofstream rows(folder_ / "rows.jsonl");
     for (int i = 0; i < 8; ++i) {
       rows
-          << json{{"prompt", "is"}, {"chosen", answer + answer}, {"rejected", answer}}
+          << json{{"prompt", i % 2 == 0 ? "is" : "it"}, {"chosen", answer + answer}, {"rejected", answer}}
           << "\n";
     }
     rows.close();
-    const auto config = [&](const Names& overrides) {
+    const auto config = [&](const Names& overrides,
+                            const char* task = "preference") {
       write(
           "preference.json",
-          {{"task", "preference"},
+          {{"task", task},
            {"model", {{"folder", base.string()}, {"max_length", 128}}},
            {"data", {{"train", (folder_ / "rows.jsonl").string()}}},
            {"optimizer", {{"lr", 1e-3}}},
@@ -282,6 +283,17 @@ TEST_F(PlannedTrainingRun, TakesWhatIsPlannedWithAReference) {
         config({"model.lora.r=4", "model.lora.target_modules=all-linear"}));
     expect_takes_what_is_planned(
         "free", config({"preference.reference_free=true"}));
+    const Names good{
+        "preference.loss=kto",
+        "model.lora.r=4",
+        "model.lora.target_modules=all-linear"};
+    expect_takes_what_is_planned("good", config(good));
+    Names accumulated = good;
+    accumulated.emplace_back("training.accumulate=2");
+    expect_takes_what_is_planned("accumulated", config(accumulated));
+    EXPECT_EQ(planned_tokens(config(good)), 2 * 128);
+    expect_takes_what_is_planned("reward", config({}, "reward"));
+    EXPECT_EQ(planned_tokens(config({}, "reward")), 2 * 2 * 128);
     const Names free{"preference.reference_free=true"};
     EXPECT_EQ(planned_tokens(config(free)), 2 * 2 * 128);
     EXPECT_TRUE(has_note(

@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Direct preference optimization: losses, rewards and gradients against TRL
-// (tests/fixture_makers/preference.py), what is an answer in a row, and runs.
+// Losses of preferences: losses, rewards and gradients against TRL
+// (tests/fixture_makers/preference.py, preference_losses.py), what is an answer
+// in a row, and runs.
 #include "tessera/tasks/preference_loss.h"
 
 #include "support/expect_error.h"
-#include "support/forked_ranks.h"
+#include "tasks/preference_run.h"
+#include "tessera/runtime/core/config.h"
 #include "tessera/tasks/evaluate_run.h"
+#include "tessera/tasks/kto_batches.h"
 #include "tessera/tasks/preference_batches.h"
-#include "tessera/tasks/run_training.h"
-#include "zoo/lora_fixture.h"
-
-#include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,19 +23,13 @@ namespace tessera::tasks::preference_test {
 
 namespace {
 
-namespace fs = std::filesystem;
-using nlohmann::json;
-using Names = std::vector<std::string>;
-
 constexpr const char* kLines =
     "{% for m in messages %}{{ m.role }}:\n{{ m.content }}{{ eos_token }}\n{% endfor %}{% if add_generation_prompt %}assistant:\n{% endif %}";
 
 const std::vector<std::pair<const char*, PreferenceOptions>>& cases() {
   static const std::vector<std::pair<const char*, PreferenceOptions>> all{
       {"sigmoid", {}},
-      {"smoothed", {.beta = 0.3, .label_smoothing = 0.2}},
-      {"ipo", {.loss = PreferenceLossKind::kIpo, .beta = 0.2}},
-      {"free", {.reference_free = true}}};
+      {"ipo", {.loss = PreferenceLossKind::kIpo, .beta = 0.2}}};
   return all;
 }
 
@@ -156,73 +149,104 @@ TEST(PreferenceLoss, EqualsTrl) {
   });
 }
 
-class Preference : public ::testing::Test {
+namespace {
+
+/// Options of a case of preference_losses.py, read as the section `preference`.
+PreferenceOptions options_of_case(const std::string& name, json values) {
+  values["loss"] = name.substr(0, name.find('_'));
+  const runtime::ConfigReader reader(values, name);
+  PreferenceOptions options;
+  runtime::read_fields(reader, options);
+  reader.finish();
+  return options;
+}
+
+} // namespace
+
+TEST(PreferenceLosses, EqualThoseOfTrl) {
+  tests::on_ranks(1, [] {
+    const json all = read_json(fixture("preference_losses.json"));
+    const at::Tensor reference = numbers_in(all["reference"]).to(at::kFloat);
+    const at::Tensor lengths = numbers_in(all["lengths"]).to(at::kLong);
+    std::set<std::string> compared;
+    for (const auto& [name, wanted] : all["pairs"].items()) {
+      const PreferenceOptions options =
+          options_of_case(name, wanted["options"]);
+      const at::Tensor policy =
+          numbers_in(all["policy"]).to(at::kFloat).requires_grad_();
+      const PairScores scores = pair_scores(
+          policy,
+          options.has_reference() ? reference : at::Tensor(),
+          lengths,
+          options);
+      expect_close(scores.losses, wanted["losses"], name + ".losses");
+      expect_close(scores.chosen, wanted["chosen"], name + ".chosen");
+      expect_close(scores.rejected, wanted["rejected"], name + ".rejected");
+      scores.losses.mean().backward();
+      expect_close(policy.grad(), wanted["gradient"], name + ".gradient");
+      compared.insert(rule_of(options.loss).name);
+    }
+    for (const PreferenceRule& rule : preference_rules()) {
+      EXPECT_EQ(compared.contains(rule.name), rule.has_pairs()) << rule.name;
+    }
+  });
+}
+
+TEST(PreferenceLosses, OfGoodAndBadAnswersEqualThoseOfTrl) {
+  tests::on_ranks(1, [] {
+    const json all = read_json(fixture("preference_losses.json"));
+    const at::Tensor reference = numbers_in(all["reference"]).to(at::kFloat);
+    at::Tensor desirable = torch::zeros_like(reference);
+    for (int64_t i = 0; i < desirable.size(0); ++i) {
+      desirable[i] = all["desirable"][static_cast<size_t>(i)].get<bool>();
+    }
+    for (const auto& [name, wanted] : all["unpaired"].items()) {
+      json given = wanted["options"];
+      at::Tensor kl = (numbers_in(all["mismatched"]) -
+                       numbers_in(all["mismatched_reference"]))
+                          .mean()
+                          .to(at::kFloat);
+      if (given.contains("kl")) {
+        kl = torch::full({}, given["kl"].get<double>());
+        given.erase("kl");
+      }
+      const PreferenceOptions options = options_of_case(name, given);
+      const at::Tensor policy =
+          numbers_in(all["policy"]).to(at::kFloat).requires_grad_();
+      const at::Tensor rewards = options.beta * (policy - reference);
+      expect_close(rewards, wanted["rewards"], name + ".rewards");
+      const at::Tensor losses = kto_losses(rewards, desirable, kl, options);
+      expect_close(losses, wanted["losses"], name + ".losses");
+      losses.mean().backward();
+      expect_close(policy.grad(), wanted["gradient"], name + ".gradient");
+    }
+  });
+}
+
+// An answer whose probability is 1 has infinite odds.
+TEST(PreferenceLosses, OfCertainAnswersAreFinite) {
+  tests::on_ranks(1, [] {
+    for (const PreferenceRule& rule : preference_rules()) {
+      if (!rule.has_pairs()) {
+        continue;
+      }
+      const at::Tensor policy =
+          torch::tensor({0.0F, -1e4F, -1e4F, 0.0F}).requires_grad_();
+      const PairScores scores = pair_scores(
+          policy,
+          {},
+          torch::tensor({2, 1, 3, 1}, torch::kLong),
+          {.loss = rule.kind});
+      scores.losses.mean().backward();
+      EXPECT_TRUE(scores.losses.isfinite().all().item<bool>()) << rule.name;
+      EXPECT_TRUE(policy.grad().isfinite().all().item<bool>()) << rule.name;
+    }
+  });
+}
+
+class Preference : public PreferenceRun {
  protected:
-  void write_model(const std::string& chat_template = "") const {
-    const auto words =
-        text::Tokenizer::from_file(fixture("tokenizers") / "llama2.json");
-    json config = read_json(fixture("models") / "llama" / "config.json");
-    config["vocab_size"] = words.size();
-    config["pad_token_id"] = 0;
-    config["eos_token_id"] = *words.id_of("</s>");
-    config["max_position_embeddings"] = 96;
-    torch::manual_seed(3);
-    zoo::save_pretrained(*zoo::from_config(config), base_);
-    fs::copy(
-        fixture("tokenizers") / "llama2.json",
-        base_ / "tokenizer.json",
-        fs::copy_options::overwrite_existing);
-    json settings{{"eos_token", "</s>"}};
-    if (!chat_template.empty()) {
-      settings["chat_template"] = chat_template;
-    }
-    std::ofstream(base_ / "tokenizer_config.json") << settings;
-  }
-
-  std::string file(const std::string& name, const std::vector<json>& rows)
-      const {
-    std::ofstream out(folder_ / name);
-    for (const json& row : rows) {
-      out << row << "\n";
-    }
-    return (folder_ / name).string();
-  }
-
-  TrainingConfig config(const Names& overrides = {}) const {
-    const json values = {
-        {"task", "preference"},
-        {"model",
-         {{"folder", base_.string()},
-          {"max_length", 96},
-          {"lora", {{"r", 4}, {"target_modules", "all-linear"}}}}},
-        {"data", {{"train", rows_}, {"heldout", rows_}}},
-        {"optimizer", {{"lr", 0.01}}},
-        {"schedule", {{"decay", "constant"}}},
-        {"training",
-         {{"clip_grad_norm", 0},
-          {"batch_size", 2},
-          {"epochs", 20},
-          {"seed", 5}}},
-        {"output", {{"folder", run_.string()}, {"overwrite", true}}}};
-    runtime::write_file_atomically(folder_ / "train.json", values.dump());
-    return read_training_config(folder_ / "train.json", overrides);
-  }
-
-  static std::vector<json> texts() {
-    std::vector<json> rows;
-    for (const char* word : {"mail", "server", "numbers", "lines"}) {
-      rows.push_back(
-          {{"prompt", std::string("is ") + word + " good?"},
-           {"chosen", "yes it is"},
-           {"rejected", "no way"}});
-    }
-    return rows;
-  }
-
-  const TemporaryFolder folder_;
-  const fs::path base_ = folder_ / "base";
-  const fs::path run_ = folder_ / "run";
-  const std::string rows_ = file("rows.jsonl", texts());
+  Preference() : PreferenceRun("preference") {}
 };
 
 TEST_F(Preference, AnswersAreWhatFollowsThePrompt) {
@@ -382,6 +406,177 @@ TEST_F(Preference, LossesAreMeansOverPairs) {
             loss_of({apart[0], apart[1], "training.loss_mean=micro_batches"}) -
             together),
         1e-3 * together);
+  });
+}
+
+TEST_F(Preference, LossesDoNotDependOnTheLayout) {
+  tests::on_ranks(1, [&] { write_model(); });
+  const std::string train = file("unequal.jsonl", unequal_texts());
+  for (const PreferenceRule& rule : preference_rules()) {
+    Names overrides{
+        "data.train=" + train, std::string("preference.loss=") + rule.name};
+    if (rule.has_pairs()) {
+      overrides.emplace_back("preference.nll_weight=0.5");
+    }
+    if (rule.has_reference) {
+      overrides.push_back("preference.reference.folder=" + base_.string());
+    }
+    train_in_layouts(overrides);
+    expect_same_in_layouts(rule.name);
+  }
+}
+
+TEST_F(Preference, MismatchedAnswersAreOfOtherPrompts) {
+  tests::on_ranks(1, [&] {
+    write_model(kLines);
+    const text::Tokenizer tokenizer = text::Tokenizer::from_folder(base_);
+    SupervisedOptions options;
+    options.messages = "(messages)";
+    options.completion = "(completion)";
+    const SupervisedEncoder texts(
+        tokenizer, options, PromptKind::kDecoder, base_, tokenizer.size(), 96);
+    const PreferenceEncoder encoder(texts, options, {});
+    const auto read = [&](const std::vector<json>& rows) {
+      return encoder.read_judged({file("judged.jsonl", rows)});
+    };
+    const json asked = {{{"role", "user"}, {"content", "sure?"}}};
+    const auto judged = read(
+        {{{"prompt", "a b"}, {"chosen", " c"}, {"rejected", " d e"}},
+         {{"prompt", "a b"}, {"completion", " f"}, {"label", 0}},
+         {{"prompt", "g"}, {"completion", " h i"}, {"label", true}},
+         {{"prompt", asked}, {"completion", "yes"}, {"label", "false"}}});
+    ASSERT_EQ(judged.size(), 5U);
+    std::vector<bool> good;
+    for (const JudgedText& one : judged) {
+      good.push_back(one.is_desirable);
+    }
+    EXPECT_EQ(good, (std::vector<bool>{true, false, false, true, false}));
+    const KtoBatches data(judged, {.max_length = 96, .padding_token = 0}, {});
+    const auto decoded = [&](const SupervisedText& text) {
+      return tokenizer.decode(text.tokens, /*skip_special_tokens=*/true);
+    };
+    const auto learned = [&](const SupervisedText& text) {
+      return tokenizer.decode(
+          {text.tokens.begin() + text.answers.front().begin,
+           text.tokens.begin() + text.answers.front().end},
+          /*skip_special_tokens=*/true);
+    };
+    EXPECT_EQ(learned(data.mismatched(1)), "yes \n");
+    EXPECT_EQ(decoded(data.mismatched(0)), decoded(data.mismatched(2)));
+    EXPECT_EQ(decoded(data.mismatched(3)), "g f");
+    EXPECT_EQ(learned(data.mismatched(3)), "f");
+    EXPECT_EQ(learned(data.mismatched(4)), "h i");
+    // They lose what is too long, and are in the batch with their own tokens.
+    const int64_t most = data.mismatched(0).answers.front().begin + 1;
+    const KtoBatches shorter(judged, {.max_length = most}, {});
+    EXPECT_EQ(shorter.mismatched(0).tokens.size(), static_cast<size_t>(most));
+    const zoo::ModelInput batch = data.make({3, 0}, 0, true);
+    EXPECT_TRUE(batch.others.at(KtoInputs::kDesirable).equal(torch::ones({2})));
+    EXPECT_EQ(
+        batch.others.at("mismatched_answer_lengths")[0].item<int64_t>(),
+        batch.others.at("mismatched_answer_tokens").size(0) -
+            batch.others.at("mismatched_answer_lengths")[1].item<int64_t>());
+    expect_error(
+        [&] {
+          KtoBatches(
+              read(
+                  {{{"prompt", "a"}, {"completion", "b"}, {"label", true}},
+                   {{"prompt", "a"}, {"completion", "c"}, {"label", false}}}),
+              {.max_length = 96},
+              {});
+        },
+        {"2 rows have the same prompt", "choose a loss of pairs"});
+    const std::pair<json, const char*> bad[] = {
+        {{{"prompt", "a"}, {"completion", "b"}}, "there is no 'label'"},
+        {{{"prompt", "a"}, {"label", true}}, "there is no 'completion'"},
+        {{{"completion", "b"}, {"label", true}}, "there is no 'prompt'"},
+        {{{"prompt", "a"}, {"completion", "b"}, {"label", 2}},
+         "'label' is 2; it must be true"},
+        {{{"prompt", "a"}, {"completion", 3}, {"label", true}},
+         "'completion' is 3"},
+        {{{"prompt", "a"}, {"completion", asked}, {"label", true}},
+         "one is a list of messages"}};
+    for (const auto& [row, part] : bad) {
+      const std::string message = error_of([&, one = row] { read({one}); });
+      EXPECT_NE(message.find(part), std::string::npos) << part << "\n"
+                                                       << message;
+      EXPECT_NE(message.find("judged.jsonl:1"), std::string::npos) << message;
+    }
+  });
+}
+
+// Scores do not depend on the ranks, nor on batches.
+TEST_F(Preference, TrainsOnGoodAndBadAnswers) {
+  tests::on_ranks(1, [&] { write_model(); });
+  std::vector<json> rows;
+  for (const char* word : {"mail", "server", "numbers", "lines"}) {
+    const std::string prompt = std::string("is ") + word + " good?";
+    rows.push_back(
+        {{"prompt", prompt}, {"completion", "yes it is"}, {"label", true}});
+    rows.push_back(
+        {{"prompt", prompt}, {"completion", "no way"}, {"label", false}});
+  }
+  const std::string judged = file("judged.jsonl", rows);
+  const Names overrides{
+      "data.train=" + judged,
+      "data.heldout=" + judged,
+      "preference.loss=kto",
+      "preference.undesirable_weight=1.5",
+      "training.evaluate_every=1000",
+      "training.best_metric=accuracy"};
+  tests::on_ranks(2, [&] {
+    const auto values = run_training(config(overrides)).score->values;
+    EXPECT_EQ(values.at("heldout_accuracy"), 1.0);
+    EXPECT_GT(values.at("heldout_margin").get<double>(), 0.2);
+    EXPECT_EQ(values.at("heldout_answers"), 8);
+    std::ofstream(folder_ / "values.json") << values;
+  });
+  tests::on_ranks(1, [&] {
+    const json values = read_json(folder_ / "values.json");
+    const auto alone = evaluate_run(run_, {"training.batch_size=3"}).values;
+    for (const auto& [name, value] : values.items()) {
+      EXPECT_NEAR(alone.at(name).get<double>(), value.get<double>(), 1e-5)
+          << name;
+    }
+  });
+}
+
+TEST_F(Preference, OptionsBelongToLosses) {
+  tests::on_ranks(1, [&] {
+    write_model();
+    const std::pair<Names, const char*> cases[] = {
+        {{"preference.loss=hinge", "preference.label_smoothing=0.1"},
+         "preference.label_smoothing is a key only for sigmoid, robust, simpo, cpo"},
+        {{"preference.gamma=1"}, "preference.gamma is a key only for simpo"},
+        {{"preference.loss=orpo", "preference.reference_free=true"},
+         "preference.reference_free is a key only for sigmoid, robust, hinge, ipo"},
+        {{"preference.loss=simpo",
+          "preference.reference.folder=" + base_.string()},
+         "preference.reference is a key only for sigmoid"},
+        {{"preference.loss=cpo", "preference.nll_weight=-1"},
+         "preference.nll_weight is -1"},
+        {{"preference.loss=simpo", "preference.gamma=-0.5"},
+         "preference.gamma is -0.5"},
+        {{"preference.loss=robust", "preference.label_smoothing=0.5"},
+         "preference.label_smoothing is 0.5"},
+        {{"preference.loss=slic"}, "preference.loss is the string \"slic\""},
+        {{"preference.loss=kto", "preference.nll_weight=1"},
+         "preference.nll_weight is a key only for sigmoid"},
+        {{"preference.loss=kto", "preference.reference_free=true"},
+         "preference.reference_free is a key only for sigmoid, robust, hinge, ipo"},
+        {{"preference.desirable_weight=2"},
+         "preference.desirable_weight is a key only for kto"},
+        {{"preference.loss=kto", "data.packed=true"},
+         "data.packed is true; the loss kto needs"},
+        {{"preference.cpo_alpha=1"}, "preference.nll_weight"}};
+    for (const auto& [overrides, part] : cases) {
+      const std::string message =
+          error_of([&, all = overrides] { config(all); });
+      EXPECT_NE(message.find(part), std::string::npos) << part << "\n"
+                                                       << message;
+    }
+    // They need no adapter.
+    config({"preference.loss=orpo", "model.lora=null"});
   });
 }
 
