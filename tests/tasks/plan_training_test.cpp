@@ -258,7 +258,7 @@ TEST_F(PlannedTrainingRun, TakesWhatIsPlannedWithAReference) {
     std::ofstream rows(folder_ / "rows.jsonl");
     for (int i = 0; i < 8; ++i) {
       rows
-          << json{{"prompt", i % 2 == 0 ? "is" : "it"}, {"chosen", answer + answer}, {"rejected", answer}}
+          << json{{"prompt", i % 2 == 0 ? "is" : "no"}, {"chosen", answer + answer}, {"rejected", answer}}
           << "\n";
     }
     rows.close();
