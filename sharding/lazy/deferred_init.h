@@ -34,7 +34,8 @@ struct DeferredInit {
   /// with other parts of the model have files with the same, they must be the
   /// same.
   std::string files_contents = {};
-  /// Of init_parameters(); must be the same on all ranks.
+  /// Of init_parameters(); must be the same on all ranks that fill parts of the
+  /// tensor.
   std::optional<uint64_t> init_seed = {};
 };
 

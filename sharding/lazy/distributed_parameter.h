@@ -69,7 +69,7 @@ class DistributedModule : public torch::nn::Module {
 /// init method, but not on the number of ranks or on other parameters. Nothing
 /// is filled yet; wrap() or materialize() does that. Parameters that have
 /// memory stay as they are. Call this on every rank, with the same seed, before
-/// wrap(), which throws where seeds differ.
+/// wrap(), which throws where ranks with parts of the same parameters differ.
 /// @throws tessera::Error when the module is wrapped.
 void init_parameters(const torch::nn::Module& module, uint64_t seed = 0);
 

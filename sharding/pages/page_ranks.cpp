@@ -192,57 +192,38 @@ std::map<std::string, std::string> lazy_sources(
   return sources;
 }
 
-/// What fills lazy parameters of a pipeline stage, with one parameter of each.
-struct StageSources {
-  /// By DeferredInit::files_contents: the identity of the files, a parameter.
-  std::map<std::string, std::pair<std::string, std::string>> files;
-  /// By the seed of init_parameters().
-  std::map<uint64_t, std::string> seeds;
-};
+/// Files that fill lazy parameters of a pipeline stage, by
+/// DeferredInit::files_contents: their identity, and one of the parameters.
+using StageFiles = std::map<std::string, std::pair<std::string, std::string>>;
 
-StageSources stage_sources(const std::vector<PageSpec>& pages) {
-  StageSources sources;
+StageFiles stage_files(const std::vector<PageSpec>& pages) {
+  StageFiles files;
   for (const PageSpec& page : pages) {
     for (const PagedParameter& parameter : page.parameters) {
       const auto* deferred = deferred_init(
           *parameter.record.tensor.storage().unsafeGetStorageImpl());
-      if (deferred == nullptr) {
-        continue;
-      }
-      const std::string& name = parameter.record.name();
-      if (!deferred->files_identity.empty()) {
-        sources.files.try_emplace(
-            deferred->files_contents, deferred->files_identity, name);
-      }
-      if (deferred->init_seed) {
-        sources.seeds.try_emplace(*deferred->init_seed, name);
+      if (deferred != nullptr && !deferred->files_identity.empty()) {
+        files.try_emplace(
+            deferred->files_contents,
+            deferred->files_identity,
+            parameter.record.name());
       }
     }
   }
-  return sources;
-}
-
-/// Of a seed that `first` has and `other` has not; null: there is none.
-const std::pair<const uint64_t, std::string>* seed_not_in(
-    const std::map<uint64_t, std::string>& first,
-    const std::map<uint64_t, std::string>& other) {
-  const auto found = std::find_if(first.begin(), first.end(), [&](auto& seed) {
-    return other.count(seed.first) == 0;
-  });
-  return found == first.end() ? nullptr : &*found;
+  return files;
 }
 
 /// The error of two pipeline stages whose lazy parameters are of two models;
 /// empty: they may be of one. Files that have other tensors, as those of a
-/// stage alone, are not compared.
+/// stage alone, are not compared, nor seeds: layers may have their own.
 std::string difference_of_stages(
-    const StageSources& first,
+    const StageFiles& first,
     int first_rank,
-    const StageSources& other,
+    const StageFiles& other,
     int other_rank) {
-  for (const auto& [contents, files] : first.files) {
-    const auto found = other.files.find(contents);
-    if (found != other.files.end() && found->second.first != files.first) {
+  for (const auto& [contents, files] : first) {
+    const auto found = other.find(contents);
+    if (found != other.end() && found->second.first != files.first) {
       return formatted(
           "wrap: the weights in the files of lazy parameters are not the same on all pipeline stages: '{}' on rank {} is from other ones ({}) than '{}' on rank {} ({}), with tensors of the same names and shapes. Load the same files on every rank, or copies of them.",
           found->second.second,
@@ -253,29 +234,7 @@ std::string difference_of_stages(
           files.first);
     }
   }
-  // One stage may have parameters that were initialized apart.
-  const auto* only_first = seed_not_in(first.seeds, other.seeds);
-  const auto* only_other = seed_not_in(other.seeds, first.seeds);
-  if (only_first != nullptr && only_other != nullptr) {
-    return formatted(
-        "wrap: lazy parameters of pipeline stages have other seeds of init_parameters(): '{}' on rank {} has {}, '{}' on rank {} has {}. Call init_parameters() with the same seed on every rank; each parameter has numbers of its own.",
-        only_first->second,
-        first_rank,
-        only_first->first,
-        only_other->second,
-        other_rank,
-        only_other->first);
-  }
   return "";
-}
-
-std::string text_of_sources(const StageSources& sources) {
-  return nlohmann::json{sources.files, sources.seeds}.dump();
-}
-
-StageSources read_sources(const std::string& text) {
-  const auto parsed = nlohmann::json::parse(text);
-  return {parsed.at(0), parsed.at(1)};
 }
 
 /// Seeds of lazy parameters, each once, with the first parameter of each.
@@ -576,13 +535,13 @@ std::string PageRanks::find_other_parts(
 std::string PageRanks::find_other_stages(
     const PartRanks& ranks,
     const std::vector<PageSpec>& pages) {
-  std::vector<StageSources> stages;
+  std::vector<StageFiles> stages;
   for (const std::string& text : runtime::gather_texts(
            *ranks.control,
-           text_of_sources(stage_sources(pages)),
+           nlohmann::json(stage_files(pages)).dump(),
            "comparison of the sources of lazy parameters",
            watch_failures())) {
-    stages.push_back(read_sources(text));
+    stages.push_back(nlohmann::json::parse(text));
   }
   const std::vector<int> all = model_.slice({ranks.axis}).ranks();
   for (size_t i = 1; i < stages.size(); ++i) {
