@@ -292,7 +292,6 @@ TEST_F(PlannedTrainingRun, TakesWhatIsPlannedWithAReference) {
     accumulated.emplace_back("training.accumulate=2");
     expect_takes_what_is_planned("accumulated", config(accumulated));
     EXPECT_EQ(planned_tokens(config(good)), 2 * 128);
-    expect_takes_what_is_planned("reward", config({}, "reward"));
     EXPECT_EQ(planned_tokens(config({}, "reward")), 2 * 2 * 128);
     const Names free{"preference.reference_free=true"};
     EXPECT_EQ(planned_tokens(config(free)), 2 * 2 * 128);
