@@ -10,6 +10,7 @@
 #include <torch/types.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <utility>
 
@@ -33,6 +34,28 @@ void write_planes(zoo::Image& image, int64_t channels, uint8_t* planes) {
       planes[c * area + i] = image.pixels[static_cast<size_t>(i * 3 + c)];
     }
   }
+}
+
+/// The middle of an image that is stretched so that `size` is the fraction
+/// `share` of both sides: to the same bytes as Pillow's resize() and crop().
+zoo::Image middle_of_stretched(
+    const zoo::Image& image,
+    const zoo::ImageSize& size,
+    double share,
+    zoo::Interpolation filter) {
+  const auto scaled = [&](int64_t side) {
+    return std::llround(static_cast<double>(side) / share);
+  };
+  const zoo::Image stretched = zoo::resized(
+      image,
+      {0, 0, image.size},
+      {.height = scaled(size.height), .width = scaled(size.width)},
+      filter);
+  const zoo::ImageBox middle{
+      .top = (stretched.size.height - size.height) / 2,
+      .left = (stretched.size.width - size.width) / 2,
+      .size = size};
+  return zoo::resized(stretched, middle, size, filter);
 }
 
 } // namespace
@@ -127,6 +150,12 @@ at::Tensor ImageBatches::decoded(
               random);
         } else if (options_.fit == ImageFit::kStretch) {
           view = zoo::resized(image, {0, 0, image.size}, size, filter);
+        } else if (options_.fit == ImageFit::kStretchCrop) {
+          view = middle_of_stretched(
+              image,
+              size,
+              options_.center_crop.value_or(kUsualCenterCrop),
+              filter);
         } else {
           view = zoo::center_cropped(
               image,

@@ -43,6 +43,30 @@ std::vector<double> numbers_in(
   return found->get<std::vector<double>>();
 }
 
+/// transformers' processors that read an integer as `size` as both sides of the
+/// image; others, such as CLIP's, as the shorter one.
+bool has_square_size(const runtime::JsonValue& fields) {
+  std::string type =
+      fields.get<std::string>("image_processor_type")
+          .value_or(fields.get_or<std::string>("feature_extractor_type", ""));
+  for (const std::string_view end : {"ImageProcessor", "FeatureExtractor"}) {
+    type = type.substr(0, type.find(end));
+  }
+  return type == "DeiT" || type == "Beit" || type == "ViT" ||
+         type == "EfficientNet";
+}
+
+/// Whether width and height get their size separately.
+bool has_both_sides(const runtime::JsonValue& fields) {
+  const auto size = fields.value().find("size");
+  if (size == fields.value().end()) {
+    return false;
+  }
+  return size->is_object()
+             ? size->contains("height") && !size->at("height").is_null()
+             : size->is_number() && has_square_size(fields);
+}
+
 /// A number, or an entry of an object of them.
 std::optional<double> side_in(
     const runtime::JsonValue& fields,
@@ -71,11 +95,13 @@ std::optional<double> kept_share(const runtime::JsonValue& fields) {
         *share);
     return share;
   }
-  const auto edge = side_in(fields, "size", "shortest_edge");
+  const bool has_sides = has_both_sides(fields);
+  const auto edge =
+      side_in(fields, "size", has_sides ? "height" : "shortest_edge");
   if (!edge || !(*edge > 0)) {
     return std::nullopt;
   }
-  if (const auto share = fields.get<double>("crop_pct")) {
+  if (const auto share = fields.get<double>("crop_pct"); share && !has_sides) {
     TESSERA_CHECK(
         *share > 0 && *share <= 1,
         "{}: 'crop_pct' is {}; it must be above 0 and at most 1",
@@ -89,11 +115,43 @@ std::optional<double> kept_share(const runtime::JsonValue& fields) {
   }
   TESSERA_CHECK(
       *crop > 0 && *crop <= *edge,
-      "{}: 'crop_size' is {}, but must be above 0 and at most shortest_edge, {}; set data.center_crop",
+      "{}: 'crop_size' is {}, but must be above 0 and at most {}, {}; set data.center_crop",
       fields.place(),
       *crop,
+      has_sides ? "the size" : "shortest_edge",
       *edge);
+  if (has_sides) {
+    const double width = side_in(fields, "size", "width").value_or(*edge);
+    const double kept = side_in(fields, "crop_size", "width").value_or(*crop);
+    TESSERA_CHECK(
+        kept * *edge == *crop * width,
+        "{}: 'crop_size' is {} x {} of a 'size' of {} x {} pixels; other fractions of the height than of the width are not implemented: set data.center_crop",
+        fields.place(),
+        *crop,
+        kept,
+        *edge,
+        width);
+  }
   return *crop / *edge;
+}
+
+/// @param share that is kept, if it is known.
+ImageFit fit_of(
+    const runtime::JsonValue& fields,
+    const std::optional<double>& share) {
+  const bool crops = fields.get_or<bool>("do_center_crop", false);
+  if (has_both_sides(fields)) {
+    return crops && share != 1 ? ImageFit::kStretchCrop : ImageFit::kStretch;
+  }
+  if (fields.get<double>("crop_pct")) {
+    const auto edge = side_in(fields, "size", "shortest_edge");
+    return edge.value_or(0) >= kStretchedEdge ? ImageFit::kStretch
+                                              : ImageFit::kCenterCrop;
+  }
+  const auto size = fields.value().find("size");
+  return !crops && size != fields.value().end() && size->is_number()
+             ? ImageFit::kStretch
+             : ImageFit::kCenterCrop;
 }
 
 /// transformers' image processors.
@@ -241,13 +299,15 @@ void visit_image_fields(runtime::OptionFields& fields, ImageOptions& options) {
   fields.choice(
       "fit",
       options.fit,
-      {{"center_crop", ImageFit::kCenterCrop}, {"stretch", ImageFit::kStretch}},
-      "how scored images get the model's size; by default as the model's preprocessor_config.json says, else `center_crop`");
+      {{"center_crop", ImageFit::kCenterCrop},
+       {"stretch", ImageFit::kStretch},
+       {"stretch_crop", ImageFit::kStretchCrop}},
+      "how scored images get the model's size: the middle, after the shorter side or (`stretch_crop`) both sides are resized, or all of the image; by default as the model's preprocessor_config.json says, else `center_crop`");
   fields.field(
       "center_crop",
       options.center_crop,
       {.min = 0, .max = 1, .open_min = true},
-      "the fraction of the shorter side that `center_crop` keeps; by default crop_size / shortest_edge or crop_pct of preprocessor_config.json, else 0.875");
+      "the fraction of the shorter side that `center_crop` keeps, of each side that `stretch_crop` does; by default crop_size / size or crop_pct of preprocessor_config.json, else 0.875");
   fields.choice(
       "interpolation",
       options.interpolation,
@@ -278,19 +338,10 @@ void complete_from_preprocessor(
                                ? zoo::Interpolation::kBicubic
                                : zoo::Interpolation::kBilinear;
   }
-  const auto share = kept_share(fields);
+  const auto share =
+      images.center_crop ? images.center_crop : kept_share(fields);
   if (!images.fit) {
-    const auto size = file.find("size");
-    const bool has_sides =
-        size != file.end() &&
-        (size->is_number() || (size->is_object() && size->contains("height")));
-    const bool is_large =
-        fields.contains("crop_pct") &&
-        side_in(fields, "size", "shortest_edge").value_or(0) >= kStretchedEdge;
-    images.fit = is_large || (has_sides && !share &&
-                              !fields.get_or<bool>("do_center_crop", false))
-                     ? ImageFit::kStretch
-                     : ImageFit::kCenterCrop;
+    images.fit = fit_of(fields, share);
   }
   if (!images.center_crop) {
     images.center_crop = share.value_or(kUsualCenterCrop);
@@ -323,10 +374,13 @@ void write_preprocessor(
     const zoo::PixelOptions& pixels,
     const zoo::ImageSize& size) {
   const std::filesystem::path path = folder / "preprocessor_config.json";
-  auto file = std::filesystem::exists(path)
-                  ? nlohmann::ordered_json::parse(runtime::read_text_file(path))
-                  : nlohmann::ordered_json{
-                        {"image_processor_type", "ViTImageProcessor"}};
+  auto file =
+      std::filesystem::exists(path)
+          ? nlohmann::ordered_json::parse(runtime::read_text_file(path))
+          : nlohmann::ordered_json{
+                {"image_processor_type",
+                 images.fit == ImageFit::kStretchCrop ? "DeiTImageProcessor"
+                                                      : "ViTImageProcessor"}};
   for (const char* key : {"crop_pct", "crop_size", kCenterCrop}) {
     file.erase(key);
   }
@@ -336,11 +390,20 @@ void write_preprocessor(
   file["resample"] = images.interpolation == zoo::Interpolation::kBicubic
                          ? kPillowBicubic
                          : kPillowBilinear;
-  file["do_center_crop"] = images.fit == ImageFit::kCenterCrop;
-  if (images.fit == ImageFit::kCenterCrop) {
+  const bool crops = images.fit != ImageFit::kStretch;
+  file["do_center_crop"] = crops;
+  if (crops) {
     const double share = images.center_crop.value_or(kUsualCenterCrop);
-    const auto side = static_cast<double>(std::min(size.height, size.width));
-    file["size"] = {{"shortest_edge", std::llround(side / share)}};
+    const auto resized = [&](int64_t side) {
+      return std::llround(static_cast<double>(side) / share);
+    };
+    if (images.fit == ImageFit::kStretchCrop) {
+      file["size"] = {
+          {"height", resized(size.height)}, {"width", resized(size.width)}};
+    } else {
+      file["size"] = {
+          {"shortest_edge", resized(std::min(size.height, size.width))}};
+    }
     file["crop_size"] = sides;
     file[kCenterCrop] = share;
   } else {

@@ -53,8 +53,9 @@ enum class ImageCheck { kHeaders, kPixels };
 
 /// How whole images become images of the model's size.
 enum class ImageFit {
-  kCenterCrop,
+  kCenterCrop, ///< the middle, after the shorter side is resized
   kStretch, ///< width and height separately
+  kStretchCrop, ///< the middle of what is stretched
 };
 
 /// The fraction of the shorter side that is kept if nothing says another one.
@@ -67,7 +68,7 @@ struct ImageOptions {
   ImageViewOptions views;
   double mixup = 0; ///< alpha of arXiv:1710.09412; 0: off
   std::optional<ImageFit> fit; ///< of images that are scored
-  std::optional<double> center_crop; ///< of their shorter side
+  std::optional<double> center_crop; ///< of their shorter side, or both
   std::optional<zoo::Interpolation> interpolation;
 };
 

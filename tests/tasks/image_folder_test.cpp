@@ -246,6 +246,43 @@ TEST_F(ImageFolders, ScoredPixelsAreNormalized) {
   EXPECT_EQ(full[0][2][8].min().item<float>(), 1);
 }
 
+TEST_F(ImageFolders, ScoredPixelsAreStretchedBeforeTheyAreCropped) {
+  zoo::Image image({40, 20});
+  for (size_t i = 0; i < image.pixels.size(); ++i) {
+    image.pixels[i] = static_cast<uint8_t>(i * i % 251);
+  }
+  zoo::write_png(train() / "a" / "0.png", image);
+  zoo::write_png(train() / "b" / "0.png", image);
+  const zoo::ClassHead head = class_head();
+  const at::Tensor pixels = pixels_of(
+      batches(
+          head,
+          {.fit = ImageFit::kStretchCrop,
+           .center_crop = 0.8,
+           .interpolation = zoo::Interpolation::kBicubic}),
+      {0},
+      zoo::kScoredEpoch);
+  constexpr int64_t kStretched = kSide * 5 / 4;
+  constexpr int64_t kEdge = (kStretched - kSide) / 2;
+  static_assert(kEdge > 0 && kStretched * 4 == kSide * 5);
+  const zoo::Image whole = zoo::resized(
+      image,
+      {0, 0, image.size},
+      {kStretched, kStretched},
+      zoo::Interpolation::kBicubic);
+  for (int64_t y = 0; y < kSide; ++y) {
+    for (int64_t x = 0; x < kSide; ++x) {
+      for (int64_t c = 0; c < 3; ++c) {
+        ASSERT_NEAR(
+            pixels[0][c][y][x].item<double>(),
+            whole.row(y + kEdge)[(x + kEdge) * 3 + c] / 255.0,
+            1e-6)
+            << y << ", " << x;
+      }
+    }
+  }
+}
+
 TEST_F(ImageFolders, MixUpBlendsImagesAndLabels) {
   zoo::write_tinted_images(train(), 6, 0);
   const zoo::ClassHead head = class_head();
@@ -369,10 +406,40 @@ TEST_F(ImageFolders, TakeWhatThePreprocessorOfTheModelSays) {
   EXPECT_EQ(images.center_crop, 224.0 / 256);
   complete(R"({"size": {"shortest_edge": 384}, "crop_pct": 0.95})");
   EXPECT_EQ(images.fit, ImageFit::kStretch);
+  // Both sides are stretched, and then cropped: of DeiT and BEiT also where the
+  // size is an integer.
+  for (const char* name : {"DeiT", "Beit"}) {
+    for (const char* kind :
+         {"FeatureExtractor", "ImageProcessor", "ImageProcessorFast"}) {
+      SCOPED_TRACE(std::string(name) + kind);
+      const std::string key = std::string(kind) == "FeatureExtractor"
+                                  ? "feature_extractor_type"
+                                  : "image_processor_type";
+      const std::string crop = R"({"do_center_crop": true, "size": 36, ")" +
+                               key + "\": \"" + name + kind + "\", ";
+      complete((crop + R"("crop_size": 32})").c_str());
+      EXPECT_EQ(images.fit, ImageFit::kStretchCrop);
+      EXPECT_EQ(images.center_crop, 32.0 / 36);
+      complete((crop + R"("crop_size": 36})").c_str());
+      EXPECT_EQ(images.fit, ImageFit::kStretch);
+    }
+  }
+  complete(R"({"do_center_crop": true, "size": {"height": 40, "width": 20},
+      "crop_size": {"height": 32, "width": 16}})");
+  EXPECT_EQ(images.fit, ImageFit::kStretchCrop);
+  EXPECT_EQ(images.center_crop, 0.8);
+  complete(R"({"do_center_crop": false, "size": {"height": 40, "width": 20},
+      "crop_size": {"height": 32, "width": 16}})");
+  EXPECT_EQ(images.fit, ImageFit::kStretch);
+  complete(R"({"do_center_crop": true, "size": 36, "crop_size": 32,
+      "feature_extractor_type": "CLIPFeatureExtractor"})");
+  EXPECT_EQ(images.fit, ImageFit::kCenterCrop);
   // What is written is read again, over what was there.
-  for (const bool crops : {false, true}) {
+  for (const ImageFit fit :
+       {ImageFit::kStretch, ImageFit::kCenterCrop, ImageFit::kStretchCrop}) {
+    const bool crops = fit != ImageFit::kStretch;
     ImageOptions written{
-        .fit = crops ? ImageFit::kCenterCrop : ImageFit::kStretch,
+        .fit = fit,
         .center_crop = 0.83,
         .interpolation = zoo::Interpolation::kBicubic};
     const zoo::PixelOptions numbers{
@@ -390,9 +457,11 @@ TEST_F(ImageFolders, TakeWhatThePreprocessorOfTheModelSays) {
     EXPECT_EQ(pixels.std, numbers.std);
     const auto file = runtime::parse_json(
         runtime::read_text_file(folder_ / "preprocessor_config.json"), "");
+    const int side = crops ? 39 : 32;
     const nlohmann::json size =
-        crops ? nlohmann::json{{"shortest_edge", 39}}
-              : nlohmann::json{{"height", 32}, {"width", 32}};
+        fit == ImageFit::kCenterCrop
+            ? nlohmann::json{{"shortest_edge", side}}
+            : nlohmann::json{{"height", side}, {"width", side}};
     EXPECT_EQ(file.at("size"), size);
   }
   complete(R"({"size": {"shortest_edge": 384}, "crop_pct": 0.95})");
@@ -413,6 +482,16 @@ TEST_F(ImageFolders, TakeWhatThePreprocessorOfTheModelSays) {
             "crop_size": 32})");
       },
       {"'crop_size' is 32", "30", "data.center_crop"});
+  // as the message says
+  given = {.center_crop = 0.5};
+  complete_from_preprocessor(folder_.path(), given, pixels);
+  EXPECT_EQ(given.fit, ImageFit::kCenterCrop);
+  expect_error(
+      [&] {
+        complete(R"({"do_center_crop": true, "crop_size": 32,
+            "size": {"height": 40, "width": 36}})");
+      },
+      {"32 x 32", "40 x 36", "data.center_crop"});
   expect_error(
       [&] { complete(R"({"resample": 1})"); },
       {"preprocessor_config.json", "'resample' is 1"});
