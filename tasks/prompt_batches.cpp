@@ -18,14 +18,14 @@ namespace {
 /// Tokenized together, as the words would be written: their tokens are those
 /// that reach beyond the prompt.
 PromptedLabel continued(
-    const std::string& prompt,
+    const PromptText& text,
     const std::string& words,
     const text::Tokenizer& tokenizer,
     size_t max_length,
     bool& is_truncated) {
-  const std::string separator = prompt.empty() ? "" : " ";
+  const std::string& prompt = text.prompt;
   text::Encoding encoding =
-      tokenizer.encode(prompt + separator + words, {.with_offsets = true});
+      tokenizer.encode(prompt + text.separator + words, {.with_offsets = true});
   text::TokenSequence& tokens = encoding.tokens;
   while (!tokens.empty() && tokens.back().text < 0) {
     tokens.pop_back(); // an end of the text
@@ -96,11 +96,12 @@ void shorten(
 /// The words in the blank of a prompt, without an end token: words of all
 /// labels are scored up to their last token.
 PromptedLabel in_blank(
-    const std::string& prompt,
+    const PromptText& blanked,
     const std::string& words,
     const text::Tokenizer& tokenizer,
     size_t max_length,
     bool& is_truncated) {
+  const std::string& prompt = blanked.prompt;
   const zoo::BlankTokens marks = zoo::BlankTokens::of(tokenizer);
   zoo::BlankedText text = zoo::blanked_text(tokenizer, marks, prompt);
   TESSERA_CHECK(
@@ -161,7 +162,7 @@ void add_blanks(
 } // namespace
 
 PromptedText prompted_text(
-    const std::string& prompt,
+    const PromptText& prompt,
     const std::vector<std::string>& verbalizers,
     const text::Tokenizer& tokenizer,
     PromptKind kind,
@@ -179,7 +180,7 @@ PromptedText prompted_text(
     }
     text::EncodeOptions options;
     options.truncation = {.max_length = max_length, .side = text::Side::kLeft};
-    const text::Encoding input = tokenizer.encode(prompt, options);
+    const text::Encoding input = tokenizer.encode(prompt.prompt, options);
     text.is_truncated = text.is_truncated || input.is_truncated;
     text.labels.push_back({input.ids(), tokenizer.encode(words).ids()});
   }

@@ -30,14 +30,21 @@ struct PromptedText {
   bool is_truncated = false;
 };
 
+/// A prompt, and what is between it and the words of a label.
+struct PromptText {
+  std::string prompt; ///< PromptTemplate::fill()
+  std::string separator; ///< PromptTemplate::separator()
+};
+
 /// The prompt with each label's words. Prompts that are too long lose their
-/// beginning, of one with a blank what is before it and then the end. Words go
-/// after a space, in a blank if it has one before it.
+/// beginning, of one with a blank what is before it and then the end. Words of
+/// a decoder go after the separator, in a blank after a space if it has one
+/// before it; those of an encoder-decoder are a text of their own.
 /// @param max_length of `input`.
 /// @throws tessera::Error if the words alone do not fit, or if a prompt has not
 ///     one blank.
 PromptedText prompted_text(
-    const std::string& prompt,
+    const PromptText& prompt,
     const std::vector<std::string>& verbalizers,
     const text::Tokenizer& tokenizer,
     PromptKind kind,

@@ -5,6 +5,7 @@
 
 #include "tessera/runtime/core/config.h"
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/option_fields.h"
 #include "tessera/tasks/prompt_batches.h"
@@ -18,6 +19,7 @@
 #include "tessera/zoo/heads/classification.h"
 #include "tessera/zoo/models/pretrained.h"
 
+#include <algorithm>
 #include <optional>
 
 namespace tessera::tasks {
@@ -80,7 +82,7 @@ void visit_texts(runtime::OptionFields& fields, TrainingConfig& config) {
   fields.field(
       "verbalizers",
       options.verbalizers,
-      "with `template`: the words of labels, `[\"true=yes\", \"false=no\"]`; a label without stands for itself");
+      "with `template`: the words of labels, `[\"true=yes\", \"false=no\"]`, of each label that there is; of a preset, a label without stands for itself");
   fields.one_or_many(
       "metric",
       options.metrics,
@@ -182,6 +184,32 @@ std::vector<LabelledEncoding> encoded(
   return examples;
 }
 
+/// Which labels there are follows from data.verbalizers, if it is given and no
+/// preset says it.
+/// @throws Error naming a label of `texts` that has no words.
+void check_have_words(
+    const LabelledTexts& texts,
+    const std::vector<std::string>& labels,
+    const TextClassificationOptions& options) {
+  if (options.verbalizers.empty() || options.columns.preset != nullptr ||
+      options.columns.rows.bad_rows != text::BadRows::kError) {
+    return;
+  }
+  for (const LabelledText& text : texts.texts) {
+    for (const std::string& label : text.labels) {
+      TESSERA_CHECK(
+          std::find(labels.begin(), labels.end(), label) != labels.end(),
+          "{}: data.verbalizers has no words for the label '{}', but for '{}'; add \"{}=WORDS\", which may be \"{}={}\"",
+          texts.place(text),
+          label,
+          runtime::join_names(labels),
+          label,
+          label,
+          label);
+    }
+  }
+}
+
 /// A language model that goes on with prompts.
 Task open_prompts(
     const TrainingConfig& config,
@@ -194,8 +222,8 @@ Task open_prompts(
   task.model = prompted_model(config, zoo::layer_context(parallel));
   task.head = head_of(*task.model);
   check_positions(*task.model, config.max_length);
-  check_template(
-      PromptTemplate(text_options(config).columns.prompt), *task.model);
+  const PromptTemplate prompt(text_options(config).columns.prompt);
+  check_template(prompt, *task.model);
   const PromptKind kind = prompt_kind_of(*task.model);
   TextInputs inputs = prompt_inputs(*task.model, tokenizer);
   inputs.multiple_of = parallel.batches().sequence_multiple;
@@ -207,13 +235,14 @@ Task open_prompts(
     if (!texts) {
       return nullptr;
     }
+    check_have_words(*texts, labels, text_options(config));
     auto examples = labelled_examples(
         *texts, labels, text_options(config).columns.rows.bad_rows);
     std::vector<PromptedText> prompts;
     RowReport report("text");
     for (const LabelledEncoding& example : examples) {
       prompts.push_back(prompted_text(
-          texts->texts[example.text].text,
+          {texts->texts[example.text].text, prompt.separator()},
           words,
           tokenizer,
           kind,

@@ -99,7 +99,11 @@ class PromptPredictor : public TextPredictor {
     std::vector<PromptedText> prompts;
     for (const TextPair& text : texts) {
       prompts.push_back(prompted_text(
-          text.text, words_, tokenizer_, kind, trained_.config.max_length));
+          {text.text, prompt_.separator()},
+          words_,
+          tokenizer_,
+          kind,
+          trained_.config.max_length));
     }
     std::vector<const PromptedLabel*> rows;
     for (const PromptedText& prompt : prompts) {

@@ -131,7 +131,7 @@ TEST_F(Predictors, PromptsAreJudgedByTheWordsOfTheirLabels) {
       texts.push_back(predictor->text_of(row));
       EXPECT_EQ(texts.back().text, std::string(text) + " so? 7");
       const auto prompted = prompted_text(
-          texts.back().text,
+          {texts.back().text, " "},
           words,
           tokenizer,
           model->first_token() ? PromptKind::kEncoderDecoder
@@ -147,6 +147,15 @@ TEST_F(Predictors, PromptsAreJudgedByTheWordsOfTheirLabels) {
       EXPECT_NEAR(std::log(found[i][0] / found[i][1]), wanted[i], 1e-3);
       EXPECT_NEAR(found[i][0] + found[i][1], 1, 1e-9);
     }
+    // of the template without a space before the words
+    const auto close = TextPredictor::open(
+        trained_model(
+            model_,
+            {"data.template={text} so? {other}[label]",
+             R"(data.verbalizers=["true=yes", "false=no way"])",
+             "model.max_length=60"}),
+        c10::kCPU);
+    EXPECT_EQ(model->first_token().has_value(), close->predict(texts) == found);
     // which would not be seen if all texts were alike
     EXPECT_GT(std::abs(wanted[0] - wanted[1]), 1e-2);
   }

@@ -164,7 +164,7 @@ TEST_F(Prompts, WordsAreTheTokensAfterThePrompt) {
     SCOPED_TRACE(name);
     const auto tokenizer = text::Tokenizer::from_file(tokenizer_file(name));
     const auto text = prompted_text(
-        prompt, {"yes", "no way"}, tokenizer, PromptKind::kDecoder, 80);
+        {prompt, " "}, {"yes", "no way"}, tokenizer, PromptKind::kDecoder, 80);
     EXPECT_FALSE(text.is_truncated);
     EXPECT_EQ(text.labels[1].input, tokenizer.encode(prompt + " no way").ids());
     for (const PromptedLabel& one : text.labels) {
@@ -176,7 +176,7 @@ TEST_F(Prompts, WordsAreTheTokensAfterThePrompt) {
     EXPECT_TRUE(spoken.ends_with("no way")) << spoken;
     // A prompt that is too long loses its beginning, not its end.
     const auto cut = prompted_text(
-        prompt, {"yes", "no way"}, tokenizer, PromptKind::kDecoder, 20);
+        {prompt, " "}, {"yes", "no way"}, tokenizer, PromptKind::kDecoder, 20);
     EXPECT_TRUE(cut.is_truncated);
     EXPECT_EQ(cut.labels[0].input.size(), 20U);
     EXPECT_EQ(cut.labels[0].words, text.labels[0].words);
@@ -189,13 +189,25 @@ TEST_F(Prompts, WordsAreTheTokensAfterThePrompt) {
         std::string(name) == "llama2"); // which begins with <s>
     expect_error(
         [&] {
-          prompted_text(prompt, {"no way"}, tokenizer, PromptKind::kDecoder, 1);
+          prompted_text(
+              {prompt, " "}, {"no way"}, tokenizer, PromptKind::kDecoder, 1);
         },
         {"\"no way\"", "model.max_length is 1"});
   }
+  // What is between them is what the template has there.
+  const auto gpt2 = text::Tokenizer::from_file(tokenizer_file("gpt2"));
+  for (const char* separator : {"", " ", "  "}) {
+    const auto text = prompted_text(
+        {"so:", separator}, {"yes"}, gpt2, PromptKind::kDecoder, 80);
+    EXPECT_EQ(
+        decoded(gpt2, text.labels[0].words), std::string(separator) + "yes");
+    EXPECT_EQ(
+        text.labels[0].input,
+        gpt2.encode(std::string("so:") + separator + "yes").ids());
+  }
   const auto t5 = text::Tokenizer::from_file(tokenizer_file("t5"));
-  const auto text =
-      prompted_text(prompt, {"yes"}, t5, PromptKind::kEncoderDecoder, 12);
+  const auto text = prompted_text(
+      {prompt, " "}, {"yes"}, t5, PromptKind::kEncoderDecoder, 12);
   EXPECT_TRUE(text.is_truncated);
   EXPECT_EQ(text.labels[0].words, t5.encode("yes").ids());
   EXPECT_EQ(text.labels[0].input.size(), 12U);
@@ -238,7 +250,7 @@ TEST_F(Prompts, WordsInBlanksAreScoredAsByTheFormulas) {
     std::vector<double> expected;
     for (const json& one : fixtures.at("worded")) {
       texts.push_back(prompted_text(
-          one.at("prompt"),
+          {one.at("prompt").get<std::string>(), ""},
           one.at("words"),
           tokenizer,
           PromptKind::kBlank,
@@ -270,8 +282,8 @@ TEST_F(Prompts, WordsInBlanksAreScoredAsByTheFormulas) {
 TEST_F(Prompts, PromptsWithBlanksLoseWhatIsFarFromThem) {
   const auto tokenizer = text::Tokenizer::from_file(tokenizer_file("glm"));
   const auto shown = [&](const std::string& prompt, int64_t length) {
-    const auto text =
-        prompted_text(prompt, {"xy"}, tokenizer, PromptKind::kBlank, length);
+    const auto text = prompted_text(
+        {prompt, ""}, {"xy"}, tokenizer, PromptKind::kBlank, length);
     const PromptedLabel& label = text.labels.front();
     EXPECT_EQ(label.input.size(), static_cast<size_t>(length));
     EXPECT_TRUE(text.is_truncated);
@@ -289,7 +301,8 @@ TEST_F(Prompts, PromptsWithBlanksLoseWhatIsFarFromThem) {
       "[CLS][MASK]gh<|endoftext|><|startofpiece|>x");
   expect_error(
       [&] {
-        prompted_text("b[MASK]", {"xy"}, tokenizer, PromptKind::kBlank, 4);
+        prompted_text(
+            {"b[MASK]", ""}, {"xy"}, tokenizer, PromptKind::kBlank, 4);
       },
       {"\"xy\"", "model.max_length is 4"});
 }
@@ -362,6 +375,14 @@ TEST_F(Prompts, WhatDoesNotFitIsNamed) {
           run_training(config({"data.template={passage} {title} [label]"}));
         },
         {"train.jsonl:1: there is no 'title'"});
+    expect_error(
+        [&] {
+          run_training(config(
+              {"data.preset=null",
+               "data.label_key=label",
+               R"(data.verbalizers=["true=yes"])"}));
+        },
+        {"train.jsonl:2", "data.verbalizers", "'false'", "\"false=false\""});
     expect_error(
         [&] { run_training(config({"data.preset=super_glue/multirc"})); },
         {"train.jsonl:1"});
