@@ -11,6 +11,7 @@
 #include "tessera/runtime/comm/gather_texts.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
+#include "tessera/runtime/core/name_patterns.h"
 #include "tessera/runtime/core/size_text.h"
 #include "tessera/runtime/core/suggest.h"
 #include "tessera/runtime/io/atomic_file.h"
@@ -39,6 +40,7 @@
 #include <iterator>
 #include <optional>
 #include <set>
+#include <string>
 
 namespace tessera::tasks {
 
@@ -181,6 +183,37 @@ std::string steps_text(
                 runtime::count_text(task.samples_per_epoch(), "example"),
                 left_out == 1 ? "is" : "are")
           : "");
+}
+
+/// Says which parameters each entry of optimizer.parameters is for: a pattern
+/// that is meant for other names may match a part of what it should.
+void log_parameter_rules(
+    const OptimizerOptions& optimizer,
+    const torch::nn::Module& model) {
+  const auto parameters = model.named_parameters();
+  for (size_t i = 0; i < optimizer.parameters.size(); ++i) {
+    const std::string& text = optimizer.parameters[i].pattern;
+    const runtime::NamePattern pattern("optimizer.parameters", text);
+    int64_t count = 0;
+    int64_t frozen = 0;
+    std::string first;
+    for (const auto& parameter : parameters) {
+      if (pattern.matches(parameter.key())) {
+        first = count == 0 ? parameter.key() : first;
+        ++count;
+        frozen += parameter.value().requires_grad() ? 0 : 1;
+      }
+    }
+    log_info(
+        "optimizer.parameters[{}] '{}': {} of {}, such as {}{}",
+        i,
+        text,
+        count,
+        runtime::count_text(
+            static_cast<int64_t>(parameters.size()), "parameter"),
+        first,
+        frozen == 0 ? "" : formatted("; {} are not trained", frozen));
+  }
 }
 
 /// Warns of held-out data that are trained on, whose score says nothing about
@@ -638,6 +671,7 @@ TrainingResult run_training(TrainingConfig config) {
     log_info("{}", facts_text(config.trainer.facts));
     if (!config.lr_range_test) {
       log_info("{}", optimization_text(config, batches));
+      log_parameter_rules(config.engine.optimizer, *task.model);
     }
     add_memory(engine, config.trainer.facts);
   }

@@ -237,6 +237,21 @@ TEST_F(RunTraining, TrainsAndScoresAModelOfTheUserByItsHead) {
   }
 }
 
+// A pattern for other names may match less than it should.
+TEST_F(RunTraining, SaysWhichParametersRulesAreFor) {
+  const auto job = on_ranks(1, [&] {
+    run_training(config(
+        {R"(optimizer.parameters=[{"pattern": ".*bias", "weight_decay": 0},
+            {"pattern": "linear.*", "lr_scale": 0.5}])"}));
+  });
+  for (
+      const char* line :
+      {"optimizer.parameters[0] '.*bias': 1 of 2 parameters, such as linear.bias\n",
+       "optimizer.parameters[1] 'linear.*': 2 of 2 parameters, such as linear.weight\n"}) {
+    EXPECT_NE(job.output.find(line), std::string::npos) << job.output;
+  }
+}
+
 TEST_F(RunTraining, ChecksExamplesByTheHeadBeforeItWritesAnything) {
   write({{"features", features()}});
   on_ranks(1, [&] {
