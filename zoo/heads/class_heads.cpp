@@ -21,10 +21,6 @@ HeadLabels labels_of(const ClassifierOptions& options) {
                                                    : HeadLabels::kClass;
 }
 
-at::Tensor inside(const at::Tensor& places, int64_t length) {
-  return places.ge(0).logical_and(places.lt(length));
-}
-
 } // namespace
 
 ClassHead::ClassHead(HeadInputs inputs, const ClassifierOptions& options)
@@ -95,28 +91,33 @@ void AnswerHead::check_labels(const ColumnChecks& examples) const {
 }
 
 bool AnswerHead::has_labels(const NamedTensors& batch) const {
-  const int64_t length = batch.at("input_ids").size(1);
-  const auto any_inside = [&](const char* name) {
-    return inside(batch.at(name), length).any().item<bool>();
+  const ModelInput input = ModelInput::from_named(batch);
+  const at::Tensor logits = torch::zeros(batch.at("input_ids").sizes());
+  const auto has_any = [&](const char* name) {
+    return answer_places(input, logits, batch.at(name)).count() > 0;
   };
-  return any_inside("start_positions") && any_inside("end_positions");
+  return has_any("start_positions") && has_any("end_positions");
 }
 
 void AnswerHead::add_score(const ScoredBatch& batch, ScoreSums& sums) const {
-  const at::Tensor from = batch.input.others.at("start_positions").flatten();
-  const at::Tensor to = batch.input.others.at("end_positions").flatten();
-  const at::Tensor& start = batch.output.others.at("start_logits");
-  const at::Tensor& end = batch.output.others.at("end_logits");
-  const int64_t length = start.size(1);
+  const auto places_of = [&](const char* logits, const char* positions) {
+    return answer_places(
+        batch.input,
+        batch.output.others.at(logits),
+        batch.input.others.at(positions));
+  };
+  const AnswerPlaces start = places_of("start_logits", "start_positions");
+  const AnswerPlaces end = places_of("end_logits", "end_positions");
   const auto count = [](const at::Tensor& flags) {
     return flags.sum().item<double>();
   };
-  const double answers =
-      count(inside(from, length).logical_and(inside(to, length)));
-  sums.items += answers;
-  sums.right +=
-      count(start.argmax(-1).eq(from).logical_and(end.argmax(-1).eq(to)));
-  sums.add_loss(batch, answers);
+  sums.items += count(start.targets.ne(-100).logical_and(end.targets.ne(-100)));
+  const auto is_found = [](const AnswerPlaces& places) {
+    return places.logits.argmax(-1).eq(places.targets);
+  };
+  sums.right += count(is_found(start).logical_and(is_found(end)));
+  sums.add_losses(
+      batch, {start.loss() / 2, start.count()}, {end.loss() / 2, end.count()});
 }
 
 } // namespace tessera::zoo

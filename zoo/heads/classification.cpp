@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -23,11 +24,14 @@ constexpr const char* kRegression = "regression";
 constexpr const char* kSingleLabel = "single_label_classification";
 constexpr const char* kMultiLabel = "multi_label_classification";
 
-/// Ignores positions outside of the sequence.
-at::Tensor place_loss(const at::Tensor& logits, const at::Tensor& places) {
-  const int64_t outside = logits.size(1);
-  return cross_entropy(
-      logits, places.flatten().clamp(0, outside), {.ignore_index = outside});
+/// Where positions of answers are text: [B, length]; undefined: everywhere.
+at::Tensor text_of_answers(const ModelInput& input, int64_t length) {
+  // Encoder-decoders read the text itself in their second half, too.
+  const at::Tensor& mask = input.decoder_attention_mask.defined() ||
+                                   input.decoder_input_ids.defined()
+                               ? input.decoder_attention_mask
+                               : input.attention_mask;
+  return mask.defined() ? mask.slice(1, mask.size(1) - length).ne(0) : mask;
 }
 
 constexpr const char* kDefaultClass = "LABEL_";
@@ -227,6 +231,36 @@ void add_classes(
   }
 }
 
+double AnswerPlaces::count() const {
+  return targets.ne(-100).sum().item<double>();
+}
+
+at::Tensor AnswerPlaces::loss() const {
+  return cross_entropy(logits, targets);
+}
+
+AnswerPlaces answer_places(
+    const ModelInput& input,
+    const at::Tensor& logits,
+    const at::Tensor& places) {
+  const int64_t length = logits.size(1);
+  const at::Tensor targets = places.flatten().to(at::kLong);
+  at::Tensor counts = targets.ge(0).logical_and(targets.lt(length));
+  const at::Tensor text = text_of_answers(input, length);
+  if (!text.defined()) {
+    return {logits, targets.masked_fill(counts.logical_not(), -100)};
+  }
+  counts = counts.logical_and(
+      text.gather(1, targets.clamp(0, length - 1).unsqueeze(1)).squeeze(1));
+  // A row without any text keeps its numbers: a softmax of nothing is NaN, and
+  // so are its gradients.
+  const at::Tensor hidden =
+      text.logical_not().logical_and(text.any(1, /*keepdim=*/true));
+  return {
+      logits.masked_fill(hidden, -std::numeric_limits<double>::infinity()),
+      targets.masked_fill(counts.logical_not(), -100)};
+}
+
 void add_answers(
     const ModelInput& input,
     const at::Tensor& logits,
@@ -238,8 +272,9 @@ void add_answers(
   const auto from = input.others.find("start_positions");
   const auto to = input.others.find("end_positions");
   if (from != input.others.end() && to != input.others.end()) {
-    output.loss =
-        (place_loss(start, from->second) + place_loss(end, to->second)) / 2;
+    output.loss = (answer_places(input, start, from->second).loss() +
+                   answer_places(input, end, to->second).loss()) /
+                  2;
   }
 }
 

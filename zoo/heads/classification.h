@@ -88,9 +88,29 @@ void add_classes(
     const ClassifierOptions& options,
     ModelOutput& output);
 
+/// The starts or the ends of answers, one in each row.
+struct AnswerPlaces {
+  /// [B, S], -inf where the row has padding, which is no place for an answer:
+  /// unlike in transformers, a row says the same whatever it is padded to.
+  at::Tensor logits;
+  at::Tensor targets; ///< int64 [B], -100: not in the text, ignored
+
+  /// The number of targets that count.
+  double count() const;
+  /// Mean cross-entropy over the targets that count; NaN if there are none.
+  at::Tensor loss() const;
+};
+
+/// @param logits [B, S], as the model computes them.
+/// @param places [B] or [B, 1]; outside of the text or in padding: ignored.
+AnswerPlaces answer_places(
+    const ModelInput& input,
+    const at::Tensor& logits,
+    const at::Tensor& places);
+
 /// Adds the results of question answering: `start_logits` and `end_logits` [B,
-/// S] from logits [B, S, 2], and a loss if the input has `start_positions` and
-/// `end_positions` [B]; positions outside of the sequence are ignored.
+/// S] from logits [B, S, 2], and, if the input has `start_positions` and
+/// `end_positions` [B], a loss: half of the losses of their answer_places().
 void add_answers(
     const ModelInput& input,
     const at::Tensor& logits,

@@ -16,12 +16,26 @@ double ScoredBatch::rows() const {
   return static_cast<double>(input.named().begin()->second.size(0));
 }
 
-void ScoreSums::add_loss(const ScoredBatch& batch, double batch_weight) {
-  rows += batch.rows();
-  if (batch_weight > 0) {
-    loss += batch_weight * batch.output.loss.item<double>();
-    weight += batch_weight;
+void MeanSums::add(const LossPart& part) {
+  ++batches;
+  if (part.weight > 0) {
+    sum += part.weight * part.loss.item<double>();
+    weight += part.weight;
   }
+}
+
+void ScoreSums::add_loss(const ScoredBatch& batch, double weight) {
+  rows += batch.rows();
+  losses[0].add({batch.output.loss, weight});
+}
+
+void ScoreSums::add_losses(
+    const ScoredBatch& batch,
+    const LossPart& first,
+    const LossPart& second) {
+  rows += batch.rows();
+  losses[0].add(first);
+  losses[1].add(second);
 }
 
 double ScoreSums::add_labels(
@@ -55,26 +69,34 @@ void ScoreSums::add_numbers(
 }
 
 Score ScoreSums::total(Engine& engine, const Metric& metric) const {
-  std::vector<double> all{loss, weight, rows, right, items};
+  std::vector<double> all{rows, right, items};
   all.insert(all.end(), moments.begin(), moments.end());
+  for (const MeanSums& part : losses) {
+    all.insert(all.end(), {part.sum, part.weight, part.batches});
+  }
   const at::Tensor sums = at::tensor(all, at::kDouble);
   engine.sum_over_ranks(sums);
   const auto* totals = sums.const_data_ptr<double>();
   Score score;
-  score.loss = totals[0] / totals[1];
-  score.examples = static_cast<int64_t>(totals[2]);
-  score.items = static_cast<int64_t>(totals[4]);
+  score.examples = static_cast<int64_t>(totals[0]);
+  score.items = static_cast<int64_t>(totals[2]);
   if (score.items > 0) {
     score.metric = metric;
-    score.right = totals[3] / totals[4];
+    score.right = totals[1] / totals[2];
   }
-  const double* m = totals + 5;
+  const double* m = totals + 3;
   const double covariance = m[0] * m[5] - m[1] * m[2];
   const double variances =
       (m[0] * m[3] - m[1] * m[1]) * (m[0] * m[4] - m[2] * m[2]);
   score.squared_error = m[6] / m[0];
   score.pearson = variances > 0 ? covariance / std::sqrt(variances)
                                 : std::numeric_limits<double>::quiet_NaN();
+  const double* part = m + moments.size();
+  for (size_t i = 0; i < losses.size(); ++i, part += 3) {
+    if (i == 0 || part[2] > 0) {
+      score.loss += part[0] / part[1];
+    }
+  }
   return score;
 }
 

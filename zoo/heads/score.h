@@ -47,16 +47,36 @@ struct ScoredBatch {
   }
 };
 
-struct ScoreSums {
-  double loss = 0; ///< of batches, times their weights
+/// A loss of a batch that is a mean.
+struct LossPart {
+  at::Tensor loss;
+  double weight; ///< what it is the mean over; 0: the loss is NaN
+};
+
+/// The sum of means, times what they are over.
+struct MeanSums {
+  double sum = 0;
   double weight = 0;
+  double batches = 0; ///< those that have this part, with weight or without
+
+  void add(const LossPart& part);
+};
+
+struct ScoreSums {
+  /// The loss is the sum of its parts, each the mean over its own items.
+  std::array<MeanSums, 2> losses{};
   double rows = 0;
   double right = 0; ///< items that are predicted correctly
   double items = 0; ///< items that have a label
   std::array<double, 7> moments{}; ///< see add_numbers()
 
-  /// @param weight 0: the loss is NaN.
+  /// @param weight what the batch's loss is the mean over; 0: it is NaN.
   void add_loss(const ScoredBatch& batch, double weight);
+  /// Of a loss that is the sum of two means.
+  void add_losses(
+      const ScoredBatch& batch,
+      const LossPart& first,
+      const LossPart& second);
   /// Items are labels other than -100.
   /// @param logits [..., classes]; undefined: they are only counted.
   /// @return their number.

@@ -74,12 +74,19 @@ void MaskedTokenHead::add_score(const ScoredBatch& batch, ScoreSums& sums)
     TokenHead::add_score(batch, sums);
     return;
   }
-  sums.add_labels(
+  const double tokens = sums.add_labels(
       batch.input.labels,
       batch.has_metric ? batch.output.others.at("prediction_logits")
                        : at::Tensor());
-  // The loss is the sum of a mean over tokens and a mean over rows.
-  sums.add_loss(batch, batch.rows());
+  const at::Tensor& of_rows = batch.output.others.at(kRowLoss);
+  sums.add_losses(
+      batch,
+      {batch.output.loss - of_rows, tokens},
+      {of_rows,
+       batch.input.others.at("next_sentence_label")
+           .ne(-100)
+           .sum()
+           .item<double>()});
 }
 
 void SecondTextHead::check_labels(const ColumnChecks& examples) const {
