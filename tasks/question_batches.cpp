@@ -17,7 +17,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <tuple>
 #include <utility>
 
 namespace tessera::tasks {
@@ -58,25 +57,55 @@ struct BestThreshold {
   double threshold = 0;
 };
 
-/// The threshold of "no answer" with the highest F1, as SQuAD 2.0's script
-/// finds it.
-/// @param questions of each: how much higher the score of no answer is, the F1
-///     if it is answered, and if it is not.
-BestThreshold best_threshold(
-    std::vector<std::tuple<double, double, double>> questions) {
-  std::stable_sort(
-      questions.begin(), questions.end(), [](const auto& a, const auto& b) {
-        return std::get<0>(a) < std::get<0>(b);
-      });
-  double sum = 0;
-  for (const auto& [no_answer, answered, unanswered] : questions) {
-    sum += unanswered;
+/// What a threshold of "no answer" decides of a question.
+struct ThresholdChoice {
+  double no_answer_margin; ///< AnswerPrediction::no_answer_margin()
+  double answered_f1; ///< if the margin is at most the threshold
+  double unanswered_f1; ///< otherwise
+};
+
+/// A number from `first` on and less than `end`, far from both and with few
+/// digits. Either may be infinite.
+double short_number_between(double first, double end) {
+  if (!std::isfinite(first) && !std::isfinite(end)) {
+    return 0;
   }
-  BestThreshold best{sum, 0};
-  for (const auto& [no_answer, answered, unanswered] : questions) {
-    sum += answered - unanswered;
-    if (sum > best.f1) {
-      best = {sum, no_answer};
+  const double middle = !std::isfinite(first) ? end - 1
+                        : !std::isfinite(end) ? first + 1
+                                              : first + (end - first) / 2;
+  constexpr int kMostDigits = 15;
+  double power = 1;
+  for (int digits = 0; digits <= kMostDigits; ++digits, power *= 10) {
+    const double number = std::round(middle * power) / power;
+    if (number >= first && number < end) {
+      return number + 0.0; // not -0
+    }
+  }
+  return middle < end ? middle : first;
+}
+
+/// The threshold of "no answer" with the highest mean F1: of those, the one
+/// that answers the fewest questions. Unlike that of SQuAD 2.0's script it may
+/// be less than all margins, which may be negative here.
+BestThreshold best_threshold(std::vector<ThresholdChoice> questions) {
+  std::sort(
+      questions.begin(), questions.end(), [](const auto& a, const auto& b) {
+        return a.no_answer_margin < b.no_answer_margin;
+      });
+  const auto margin = [&](size_t question) {
+    return question < questions.size() ? questions[question].no_answer_margin
+                                       : -kNever;
+  };
+  double sum = 0;
+  for (const ThresholdChoice& question : questions) {
+    sum += question.unanswered_f1;
+  }
+  BestThreshold best{sum, short_number_between(kNever, margin(0))};
+  for (size_t i = 0; std::isfinite(margin(i)); ++i) {
+    sum += questions[i].answered_f1 - questions[i].unanswered_f1;
+    // Questions with the same margin are answered all or none.
+    if (sum > best.f1 && margin(i) < margin(i + 1)) {
+      best = {sum, short_number_between(margin(i), margin(i + 1))};
     }
   }
   best.f1 /= static_cast<double>(std::max<size_t>(questions.size(), 1));
@@ -307,7 +336,7 @@ std::vector<std::string> QuestionBatches::answers(
 
 TaskScore QuestionBatches::report(const zoo::Score& score) const {
   AnswerSums all, with_answer, without_answer;
-  std::vector<std::tuple<double, double, double>> thresholds;
+  std::vector<ThresholdChoice> thresholds;
   const auto all_predicted = predictions(score.outputs);
   for (size_t i = 0; i < all_predicted.size(); ++i) {
     const AnswerPrediction& predicted = all_predicted[i];
@@ -316,11 +345,11 @@ TaskScore QuestionBatches::report(const zoo::Score& score) const {
     all.add(text, wanted);
     (questions_[i].answers.empty() ? without_answer : with_answer)
         .add(text, wanted);
-    thresholds.emplace_back(
-        predicted.no_answer_margin(),
-        text::answer_f1(
-            predicted.best.empty() ? "" : predicted.best.front().text, wanted),
-        text::answer_f1("", wanted));
+    thresholds.push_back(
+        {predicted.no_answer_margin(),
+         text::answer_f1(
+             predicted.best.empty() ? "" : predicted.best.front().text, wanted),
+         text::answer_f1("", wanted)});
   }
   TaskScore result;
   auto& values = result.values;
@@ -340,7 +369,7 @@ TaskScore QuestionBatches::report(const zoo::Score& score) const {
     values["heldout_best_f1"] = best.f1;
     values["heldout_best_threshold"] = best.threshold;
     result.text += formatted(
-        " (F1 {:.1f} % of {} with an answer, {:.1f} % of {} without; {:.1f} % with data.no_answer_threshold={:.4g})",
+        " (F1 {:.1f} % of {} with an answer, {:.1f} % of {} without; {:.1f} % with data.no_answer_threshold={})",
         100 * with_answer.mean(with_answer.f1),
         with_answer.count,
         100 * without_answer.mean(without_answer.f1),

@@ -20,6 +20,7 @@
 #include <fstream>
 #include <iostream>
 #include <limits>
+#include <numeric>
 #include <random>
 
 namespace tessera::tasks::question_answering_test {
@@ -515,7 +516,7 @@ TEST_F(QuestionAnswering, ReportsAnswersOfAllWindowsAndNone) {
   EXPECT_EQ(report.values.at("heldout_examples"), 3);
   // Answering a alone is the best that a threshold can do: c is before b.
   EXPECT_EQ(report.values.at("heldout_best_f1"), 2.0 / 3);
-  EXPECT_EQ(report.values.at("heldout_best_threshold"), -1);
+  EXPECT_EQ(report.values.at("heldout_best_threshold"), 1); // from -1 to 2
   options.no_answer_threshold = 2.5;
   EXPECT_EQ(
       made().answers(score.outputs), (std::vector<std::string>{"1", "", "1"}));
@@ -523,6 +524,75 @@ TEST_F(QuestionAnswering, ReportsAnswersOfAllWindowsAndNone) {
   options.rows.bad_rows = text::BadRows::kSkip;
   EXPECT_EQ(
       made().answers(score.outputs), (std::vector<std::string>{"1", "1"}));
+}
+
+// Of any logits: the best threshold scores what is said of it, as it is
+// written, and none scores more.
+TEST_F(QuestionAnswering, TheBestThresholdKeepsItsPromise) {
+  const auto tokenizer = tokenizer_of("bert");
+  QuestionOptions options;
+  options.unanswerable = true;
+  options.window_overlap = 2;
+  json questions = json::array();
+  for (int i = 0; i < 12; ++i) {
+    questions.push_back(
+        i % 3 == 0 ? asked(std::to_string(i), "a", {})
+                   : asked(std::to_string(i), "the", {{"on 1", 9}}));
+  }
+  const auto file = write(
+      "v2.json", published("the a of on 1 the a of on", questions).dump());
+  const auto report_of = [&](const zoo::Score& score, double threshold) {
+    options.no_answer_threshold = threshold;
+    return QuestionBatches(
+               read_questions({file}, options), tokenizer, 20, options, {})
+        .report(score);
+  };
+  const QuestionBatches batches(
+      read_questions({file}, options), tokenizer, 20, options, {});
+  std::vector<size_t> all(batches.size());
+  std::iota(all.begin(), all.end(), size_t{0});
+  const zoo::ModelInput input = batches.make(all, 0, false);
+  int below_all = 0;
+  torch::manual_seed(5);
+  for (int round = 0; round < 24; ++round) {
+    // No answer is better, worse, or neither; margins as small as 1e-6, or
+    // equal ones.
+    const double shift = round % 3 - 1;
+    const double scale = round % 2 == 0 ? 1e-6 : 1;
+    zoo::ModelOutput output;
+    for (const char* name : {"start_logits", "end_logits"}) {
+      at::Tensor logits = torch::randn(input.input_ids.sizes(), at::kDouble);
+      if (round % 4 == 3) {
+        logits.round_();
+      }
+      logits.select(1, 0).add_(3 * shift);
+      output.others[name] = logits * scale;
+    }
+    zoo::Score score;
+    score.examples = static_cast<int64_t>(batches.size());
+    score.outputs = batches.outputs_of(input, output);
+    const TaskScore report = report_of(score, 0);
+    const double best = report.values.at("heldout_best_f1");
+    const double threshold = report.values.at("heldout_best_threshold");
+    EXPECT_NEAR(report_of(score, threshold).values.at("heldout_f1"), best, 1e-9)
+        << report.text;
+    const std::string key = "no_answer_threshold=";
+    const size_t at = report.text.find(key);
+    ASSERT_NE(at, std::string::npos) << report.text;
+    EXPECT_EQ(std::stod(report.text.substr(at + key.size())), threshold)
+        << report.text;
+    double least = std::numeric_limits<double>::infinity();
+    for (const AnswerPrediction& one : batches.predictions(score.outputs)) {
+      const double margin = one.no_answer_margin();
+      least = std::min(least, margin);
+      for (const double tried : {margin - 1e-9, margin}) {
+        EXPECT_LE(report_of(score, tried).values.at("heldout_f1"), best + 1e-9)
+            << report.text;
+      }
+    }
+    below_all += threshold < least && least < 0 ? 1 : 0;
+  }
+  EXPECT_GT(below_all, 0);
 }
 
 TEST_F(QuestionAnswering, TrainsEveryKindOfFamily) {
@@ -553,6 +623,28 @@ TEST_F(QuestionAnswering, TrainsEveryKindOfFamily) {
       EXPECT_EQ(evaluate_run(run_).values, result.score->values);
     });
   }
+}
+
+// Windows differ in length, and are padded to the longest of a batch.
+TEST_F(QuestionAnswering, LossesAreTheSameForAnyBatchSize) {
+  write_toy("train_data.json", 8, 1, true);
+  write_toy("heldout.json", 7, 2, true);
+  on_ranks(1, [&] {
+    write_model(
+        "bert_questions", "bert", "[PAD]", {{"initializer_range", 0.6}});
+    const auto heldout_loss = [&](int batch_size) {
+      return run_training(
+                 config(
+                     {"data.unanswerable=true",
+                      "optimizer.lr=0",
+                      "training.batch_size=" + std::to_string(batch_size)}))
+          .score->values.at("heldout_loss")
+          .get<double>();
+    };
+    const double alone = heldout_loss(1);
+    EXPECT_NEAR(heldout_loss(3), alone, 1e-4);
+    EXPECT_NEAR(heldout_loss(8), alone, 1e-4);
+  });
 }
 
 TEST_F(QuestionAnswering, ATinyBertLearnsAndScoresTheSameOverRanks) {
