@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 
 namespace tessera::tasks {
 
@@ -190,6 +191,45 @@ const runtime::KnownKeys& preprocessor_keys() {
   return keys;
 }
 
+/// What pixels are normalized by, for each channel.
+struct PixelMoments {
+  std::vector<double> mean;
+  std::vector<double> std;
+};
+
+/// What transformers' processors take where their file has no `image_mean` or
+/// `image_std`.
+PixelMoments usual_moments(const runtime::JsonValue& fields, bool has_file) {
+  static const PixelMoments imagenet{
+      {0.485, 0.456, 0.406}, {0.229, 0.224, 0.225}};
+  static const PixelMoments clip{
+      {0.48145466, 0.4578275, 0.40821073},
+      {0.26862954, 0.26130258, 0.27577711}};
+  static const PixelMoments half{{0.5, 0.5, 0.5}, {0.5, 0.5, 0.5}};
+  if (!has_file) {
+    return imagenet;
+  }
+  std::string type =
+      fields.get<std::string>("image_processor_type")
+          .value_or(fields.get_or<std::string>("feature_extractor_type", ""));
+  for (const char* end : {"ImageProcessor", "FeatureExtractor"}) {
+    type = type.substr(0, type.find(end)); // also ...ImageProcessorFast
+  }
+  const auto is_one_of = [&](std::initializer_list<const char*> types) {
+    return std::find(types.begin(), types.end(), type) != types.end();
+  };
+  return is_one_of({"CLIP", "ChineseCLIP", "Bit", "Blip", "OwlViT"}) ? clip
+         : is_one_of(
+               {"DINOv3ViT",
+                "Levit",
+                "Perceiver",
+                "PoolFormer",
+                "Pvt",
+                "Segformer"})
+             ? imagenet
+             : half; // ViT's and most others, also of files that name none
+}
+
 double of_view(const std::vector<double>& numbers, int view, double otherwise) {
   if (numbers.empty()) {
     return otherwise;
@@ -363,8 +403,9 @@ void complete_from_preprocessor(
         numbers = std::move(otherwise);
       }
     };
-    complete(pixels.mean, "image_mean", {0.485, 0.456, 0.406});
-    complete(pixels.std, "image_std", {0.229, 0.224, 0.225});
+    const PixelMoments usual = usual_moments(fields, has_file);
+    complete(pixels.mean, "image_mean", usual.mean);
+    complete(pixels.std, "image_std", usual.std);
   }
 }
 

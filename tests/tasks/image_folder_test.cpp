@@ -434,6 +434,27 @@ TEST_F(ImageFolders, TakeWhatThePreprocessorOfTheModelSays) {
   complete(R"({"do_center_crop": true, "size": 36, "crop_size": 32,
       "feature_extractor_type": "CLIPFeatureExtractor"})");
   EXPECT_EQ(images.fit, ImageFit::kCenterCrop);
+  // The numbers that a processor of transformers has of its own.
+  for (const auto& [type, mean, std] :
+       std::initializer_list<std::tuple<const char*, double, double>>{
+           {R"("image_processor_type": "ViTImageProcessor")", 0.5, 0.5},
+           {R"("image_processor_type": "ViTImageProcessorFast")", 0.5, 0.5},
+           {R"("feature_extractor_type": "ViTFeatureExtractor")", 0.5, 0.5},
+           {R"("image_processor_type": "BeitImageProcessor")", 0.5, 0.5},
+           {R"("do_resize": true)", 0.5, 0.5},
+           {R"("image_processor_type": "CLIPImageProcessor")",
+            0.48145466,
+            0.26862954},
+           {R"("image_processor_type": "PvtImageProcessor")", 0.485, 0.229}}) {
+    SCOPED_TRACE(type);
+    std::ofstream(folder_ / "preprocessor_config.json") << "{" << type << "}";
+    pixels = {};
+    complete_from_preprocessor(folder_.path(), images, pixels);
+    ASSERT_EQ(pixels.mean.size(), 3U);
+    ASSERT_EQ(pixels.std.size(), 3U);
+    EXPECT_EQ(pixels.mean[0], mean);
+    EXPECT_EQ(pixels.std[0], std);
+  }
   // What is written is read again, over what was there.
   for (const ImageFit fit :
        {ImageFit::kStretch, ImageFit::kCenterCrop, ImageFit::kStretchCrop}) {
