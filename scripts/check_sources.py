@@ -18,7 +18,7 @@ CODE = HEADERS | {".cpp", ".cu", ".py", ".sh", ".cmake"}
 CODE_NAMES = {"CMakeLists.txt", "Makefile"}
 MIB = 2**20
 MAX_FILE_BYTES = 2 * MIB
-MAX_TREE_BYTES = 27 * MIB
+MAX_TREE_BYTES = 27 * MIB + MIB // 2
 # The tests of GPUs, and the headers with the bodies that they share with others.
 GPU_TEST = re.compile(r"(_gpu_test\.cpp|(^|/)device_\w+\.h|_cases\.h)$")
 # Before the back end is loaded LibTorch knows no CUDA device, and it caches that
@@ -100,7 +100,7 @@ def check_files(paths):
             yield f"{path}: the text is not UTF-8"
     if total >= MAX_TREE_BYTES:
         size = f"{total / MIB:.1f} MiB"
-        yield f"the tracked files have {size}; they must stay under {MAX_TREE_BYTES // MIB} MiB"
+        yield f"the tracked files have {size}; they must stay under {MAX_TREE_BYTES / MIB:.1f} MiB"
 
 
 def main():

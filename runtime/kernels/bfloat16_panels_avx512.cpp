@@ -83,11 +83,11 @@ void load_along(
   const __mmask16 high = first_lanes(std::max<int64_t>(count - kLanes, 0));
   for (int64_t i = 0; i < kLanes; ++i) {
     const float* line = data + i * stride;
-    square.lines[i] =
-        i < lines ? as_pairs(_mm512_cvtne2ps_pbh(
-                        _mm512_maskz_loadu_ps(high, line + kLanes),
-                        _mm512_maskz_loadu_ps(low, line)))
-                  : _mm512_setzero_si512();
+    square.lines[i] = i < lines
+                          ? as_pairs(_mm512_cvtne2ps_pbh(
+                                _mm512_maskz_loadu_ps(high, line + kLanes),
+                                _mm512_maskz_loadu_ps(low, line)))
+                          : _mm512_setzero_si512();
   }
 }
 
@@ -189,9 +189,9 @@ void multiply_tile(const PanelProduct& all, int64_t row) {
     for (int64_t v = 0; v < V; ++v) {
       float* to = all.out + (row + r) * all.out_stride + v * kLanes;
       const __m512 sum =
-          all.adds ? _mm512_add_ps(
-                         sums[r][v], _mm512_maskz_loadu_ps(columns(v), to))
-                   : sums[r][v];
+          all.adds
+              ? _mm512_add_ps(sums[r][v], _mm512_maskz_loadu_ps(columns(v), to))
+              : sums[r][v];
       _mm512_mask_storeu_ps(to, columns(v), sum);
     }
   }
@@ -222,8 +222,7 @@ void pack_bfloat16_panels(
   const int64_t pairs = block.pairs();
   for (int64_t panel = begin; panel < end; ++panel) {
     const int64_t first = panel * Blocks::kTileColumns;
-    const int64_t width =
-        std::min(block.columns - first, Blocks::kTileColumns);
+    const int64_t width = std::min(block.columns - first, Blocks::kTileColumns);
     const int64_t vectors = vectors_of(width);
     Pair* to = block.panel(panel);
     for (int64_t v = 0; v < vectors; ++v) {

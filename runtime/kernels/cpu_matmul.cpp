@@ -156,9 +156,8 @@ at::Tensor addmm(
   if (is_linear && rounds(a, b)) {
     return rounded_product(a, b, bias);
   }
-  return is_linear && in_use().onednn
-             ? multiply(a, b, bias)
-             : at::cpu::addmm(bias, a, b, beta, alpha);
+  return is_linear && in_use().onednn ? multiply(a, b, bias)
+                                      : at::cpu::addmm(bias, a, b, beta, alpha);
 }
 
 at::Tensor& mm_out(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
@@ -255,9 +254,8 @@ CpuMatmul set_cpu_matmul(CpuMatmul choice) {
   const bool chooses =
       choice == CpuMatmul::kAuto || choice == CpuMatmul::kBfloat16;
   in_use() = {
-      .onednn =
-          choice == CpuMatmul::kOneDnn ||
-          (chooses && has_onednn && onednn_has_more_instructions()),
+      .onednn = choice == CpuMatmul::kOneDnn ||
+                (chooses && has_onednn && onednn_has_more_instructions()),
       .bfloat16 = choice == CpuMatmul::kBfloat16};
   matmul_kernels().replace(in_use().onednn || in_use().bfloat16, at::kCPU);
   return cpu_matmul();

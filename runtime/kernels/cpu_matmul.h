@@ -6,14 +6,16 @@ namespace tessera {
 
 /// What multiplies matrices. LibTorch calls MKL, which does not use
 /// AVX-512 on processors other than Intel's. oneDNN, which LibTorch includes
-/// too, does, and is 1.1 to 2.2 times as fast there (docs/measurements.md). With
-/// operands rounded to bfloat16, which have 8 bits of mantissa, products are
-/// several times as fast on processors with AVX512-BF16; tensors stay float32.
+/// too, does, and is 1.1 to 2.2 times as fast there (docs/measurements.md).
+/// With operands rounded to bfloat16, which have 8 bits of mantissa, products
+/// are several times as fast on processors with AVX512-BF16; tensors stay
+/// float32.
 enum class CpuMatmul {
   kLibTorch, ///< LibTorch's own choice, bit for bit
   kOneDnn, ///< oneDNN; sums in another order, equally accurate
   kAuto, ///< oneDNN if it uses more instructions than MKL on this processor
-  kBfloat16, ///< operands rounded to bfloat16, sums in float32: a kernel of ours
+  kBfloat16, ///< operands rounded to bfloat16, sums in float32: a kernel of
+             ///< ours
 };
 
 /// "libtorch", "onednn", "auto", "bfloat16".

@@ -12,10 +12,11 @@
 //
 // (arXiv:1512.00567; z_loss: arXiv:2204.02311), as LibTorch's cross_entropy
 // computes it. With w_t in the last term, too, a mean over the weights of
-// targets is the same for weights that are all twice as large. The kernels read a row of logits from memory once and write its
-// gradient over it: 4 bytes a logit of 16 bits, where LibTorch's operators move
-// 20 and keep a float32 copy. Sums are in float32. They are an operator,
-// tessera::softmax_loss_, so that dry runs, profiles and devices see it.
+// targets is the same for weights that are all twice as large. The kernels read
+// a row of logits from memory once and write its gradient over it: 4 bytes a
+// logit of 16 bits, where LibTorch's operators move 20 and keep a float32 copy.
+// Sums are in float32. They are an operator, tessera::softmax_loss_, so that
+// dry runs, profiles and devices see it.
 
 #include "tessera/runtime/kernels/kernel_trial.h"
 #include "tessera/runtime/kernels/softmax_loss_rows.h"

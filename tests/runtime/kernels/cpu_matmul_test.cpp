@@ -171,10 +171,7 @@ class Bfloat16MatmulTest : public CpuMatmulTest {
     const at::Tensor every_second = sparse.slice(1, 0, std::nullopt, 2);
     every_second.copy_(x);
     return {
-        x,
-        x.t().contiguous().t(),
-        wide.narrow(1, 3, x.size(1)),
-        every_second};
+        x, x.t().contiguous().t(), wide.narrow(1, 3, x.size(1)), every_second};
   }
 };
 
