@@ -132,6 +132,7 @@ void visit(runtime::OptionFields& fields, Arguments& all) {
   size("heads", all.size.heads, is_llama ? 32 : 12);
   size("vocabulary", all.size.vocabulary, is_llama ? 128256 : 50257);
   // A loss needs a token to predict.
+  all.size.sequence = 256;
   fields.field("sequence", all.size.sequence, {.min = 2}, "");
   if (is_llama) {
     size("key_value_heads", all.size.key_value_heads, 8);
