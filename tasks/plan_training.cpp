@@ -7,6 +7,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/io/atomic_file.h"
+#include "tessera/runtime/kernels/cpu_matmul.h"
 #include "tessera/sharding/lazy/distributed_parameter.h"
 #include "tessera/sharding/lazy/lazy.h"
 #include "tessera/sharding/lazy/move_module.h"
@@ -562,6 +563,7 @@ std::vector<StepMemoryPlan> plan_training(
     int rank,
     c10::DeviceType device,
     const PlanReduction& reduction) {
+  plan_cpu_matmul(config.device.matmul);
   ConfiguredTraining run(config, world_size, rank, reduction.layers);
   run.job().device = device;
   if (reduction.accumulate) {

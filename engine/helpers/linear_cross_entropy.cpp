@@ -102,6 +102,9 @@ struct PaddedHead {
   }
 };
 
+/// Elements of sums that are added up at a time.
+constexpr int64_t kStripNumel = 1 << 14;
+
 /// The sum over chunks of what a parameter's gradient is made of, in `precise`;
 /// of one chunk, in the parameter's dtype.
 class GradientSum {
@@ -117,10 +120,19 @@ class GradientSum {
     }
   }
   void add(const at::Tensor& part) {
-    if (total_.defined()) {
-      total_.add_(part);
-    } else {
+    if (!total_.defined()) {
       total_ = part.to(sums_);
+      return;
+    }
+    // LibTorch copies what is of another dtype; in strips, little at a time.
+    const int64_t rows = part.size(0);
+    const int64_t strip =
+        part.scalar_type() == sums_
+            ? rows
+            : std::max<int64_t>(kStripNumel * rows / part.numel(), 1);
+    for (int64_t row = 0; row < rows; row += strip) {
+      const int64_t count = std::min(strip, rows - row);
+      total_.narrow(0, row, count).add_(part.narrow(0, row, count));
     }
   }
   at::ScalarType sums() const {

@@ -5,6 +5,7 @@
 #include "tessera/runtime/dry_run/cuda_operators.h"
 #include "tessera/runtime/dry_run/dry_call.h"
 #include "tessera/runtime/dry_run/measured_call.h"
+#include "tessera/runtime/memory/cpu_product_memory.h"
 #include "tessera/runtime/memory/product_padding.h"
 #include "tessera/runtime/profile/cpu_memory_counter.h"
 #include "tessera/runtime/profile/flop_counter.h"
@@ -349,8 +350,7 @@ class DryOperator {
     } else if (way == OperatorWay::kShape) {
       by_shape();
     } else if (way == OperatorWay::kInPlace) {
-      make_room();
-      return_written();
+      in_place();
     } else if (way == OperatorWay::kMeta) {
       by_meta();
     } else if (full_name(op_.schema()) == "aten::repeat_interleave.Tensor") {
@@ -683,13 +683,32 @@ class DryOperator {
   /// What the kernels of the device take beside the results.
   std::vector<at::Tensor> temporary_memory() const {
     const bool is_mm = call_.name() == "aten::mm";
-    const bool is_addmm = call_.name() == "aten::addmm";
-    if (run_.target() == c10::kCPU || !plans_padded_products() ||
-        returns_written_arguments(op_.schema()) || !(is_mm || is_addmm)) {
+    const bool is_addmm_ = call_.name() == "aten::addmm_";
+    if (!is_mm && !is_addmm_ && call_.name() != "aten::addmm") {
       return {};
     }
     const size_t first = is_mm ? 0 : 1;
-    return padded_memory(call_.tensor(first), call_.tensor(first + 1));
+    const at::Tensor& a = call_.tensor(first);
+    const at::Tensor& b = call_.tensor(first + 1);
+    const bool writes = returns_written_arguments(op_.schema());
+    if (run_.target() == c10::kCPU) {
+      return cpu_product_memory(
+          a,
+          b,
+          is_addmm_ ? ProductUse::kAdded
+          : writes  ? ProductUse::kWritten
+                    : ProductUse::kNew);
+    }
+    return writes || !plans_padded_products() ? std::vector<at::Tensor>()
+                                              : padded_memory(a, b);
+  }
+
+  void in_place() {
+    make_room();
+    const c10::impl::ExcludeDispatchKeyGuard guard{
+        c10::DispatchKeySet{kDryKey}};
+    const std::vector<at::Tensor> temporary = temporary_memory();
+    return_written();
   }
 
   void by_meta() {

@@ -21,7 +21,10 @@ struct Bfloat16Blocks {
   static constexpr int64_t kRows = 64;
   static constexpr int64_t kTileRows = 8;
   static constexpr int64_t kTileColumns = 48;
-  static constexpr int64_t kRoundedPairs = kRows * (kDepth / 2 + 16);
+  /// From a rounded row of a to the next: a cache line more than it has, so
+  /// that rows do not meet in the same lines of a cache.
+  static constexpr int64_t kRoundedStride = kDepth / 2 + 16;
+  static constexpr int64_t kRoundedPairs = kRows * kRoundedStride;
 };
 
 /// A matrix of which one stride is 1.

@@ -110,10 +110,6 @@ void load_across(
   }
 }
 
-/// Pairs from a rounded row to the next: a cache line more than there are, so
-/// that rows do not meet in the same lines of a cache.
-constexpr int64_t kRoundedStride = Blocks::kDepth / 2 + kLanes;
-
 /// Rounds `rows` rows of a's columns of the block.
 void round_rows(
     const Bfloat16Operand& a,
@@ -136,7 +132,7 @@ void round_rows(
       }
       for (int64_t i = 0; i < lines; ++i) {
         _mm512_store_si512(
-            rounded + (r + i) * kRoundedStride + p, square.lines[i]);
+            rounded + (r + i) * Blocks::kRoundedStride + p, square.lines[i]);
       }
     }
   }
@@ -170,7 +166,7 @@ void multiply_tile(const PanelProduct& all, int64_t row) {
       sums[r][v] = start;
     }
   }
-  const Pair* a = all.rows + row * kRoundedStride;
+  const Pair* a = all.rows + row * Blocks::kRoundedStride;
   for (int64_t p = 0; p < all.pairs; ++p) {
     __m512bh b[V];
     for (int64_t v = 0; v < V; ++v) {
@@ -178,8 +174,8 @@ void multiply_tile(const PanelProduct& all, int64_t row) {
           _mm512_load_si512(all.panel + (p * V + v) * kLanes));
     }
     for (int64_t r = 0; r < R; ++r) {
-      const auto pair = reinterpret_cast<__m512bh>(
-          _mm512_set1_epi32(static_cast<int>(a[r * kRoundedStride + p])));
+      const auto pair = reinterpret_cast<__m512bh>(_mm512_set1_epi32(
+          static_cast<int>(a[r * Blocks::kRoundedStride + p])));
       for (int64_t v = 0; v < V; ++v) {
         sums[r][v] = _mm512_dpbf16_ps(sums[r][v], pair, b[v]);
       }

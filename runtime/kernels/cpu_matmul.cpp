@@ -4,6 +4,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/replaced_kernels.h"
 #include "tessera/runtime/kernels/bfloat16_product.h"
+#include "tessera/runtime/memory/cpu_product_memory.h"
 
 #include <ATen/CPUFunctions.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -11,6 +12,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <atomic>
 #include <optional>
 #include <string_view>
 
@@ -81,9 +83,18 @@ bool takes(const at::Tensor& a, const at::Tensor& b) {
          a.size(0) * a.size(1) * b.size(1) >= kLeastWork;
 }
 
+/// What dry runs plan. Several threads may plan, all for one choice.
+std::atomic<Libraries>& planned() {
+  static std::atomic<Libraries> libraries;
+  return libraries;
+}
+
 /// Whether operands that it takes are rounded.
-bool rounds(const at::Tensor& a, const at::Tensor& b) {
-  return in_use().bfloat16 &&
+bool rounds(
+    const at::Tensor& a,
+    const at::Tensor& b,
+    const Libraries& libraries = in_use()) {
+  return libraries.bfloat16 &&
          std::min({a.size(0), a.size(1), b.size(1)}) >= kLeastRounded;
 }
 
@@ -105,16 +116,25 @@ at::Tensor rounded_product(
   return product;
 }
 
-/// Calls write(first row, product) for strips of rows of a times b, as many as
-/// kStripElements are of a matrix of `columns`.
+/// As many as kStripElements are of a matrix of `columns`.
+int64_t rows_of_strip(int64_t columns) {
+  return std::max<int64_t>(kStripElements / std::max<int64_t>(columns, 1), 1);
+}
+
+/// Whether oneDNN gets all of the left operand of a new product.
+bool is_multiplied_at_once(const at::Tensor& a) {
+  return a.is_contiguous() || a.numel() <= kMostCopied;
+}
+
+/// Calls write(first row, product) for strips of rows of a times b.
+/// @param columns of the larger matrix that a strip is of.
 template <typename Write>
 void multiply_strips(
     const at::Tensor& a,
     const at::Tensor& b,
     int64_t columns,
     const Write& write) {
-  const int64_t strip =
-      std::max<int64_t>(kStripElements / std::max<int64_t>(columns, 1), 1);
+  const int64_t strip = rows_of_strip(columns);
   for (int64_t row = 0; row < a.size(0); row += strip) {
     const int64_t rows = std::min(strip, a.size(0) - row);
     write(row, multiply(a.narrow(0, row, rows), b, std::nullopt));
@@ -129,7 +149,7 @@ at::Tensor mm(const at::Tensor& a, const at::Tensor& b) {
   if (!is_taken || !in_use().onednn) {
     return at::cpu::mm(a, b);
   }
-  if (a.is_contiguous() || a.numel() <= kMostCopied) {
+  if (is_multiplied_at_once(a)) {
     return multiply(a, b, std::nullopt);
   }
   const at::Tensor product = at::empty({a.size(0), b.size(1)}, a.options());
@@ -200,6 +220,34 @@ at::Tensor& addmm_(
   return sum;
 }
 
+/// What the functions above take beside their results: oneDNN copies a left
+/// operand that is not contiguous.
+std::vector<at::Tensor> product_memory(
+    const at::Tensor& a,
+    const at::Tensor& b,
+    runtime::ProductUse use) {
+  const Libraries libraries = planned();
+  if (!libraries.onednn || !takes(a, b) || rounds(a, b, libraries)) {
+    return {};
+  }
+  const bool is_new = use == runtime::ProductUse::kNew;
+  int64_t rows = a.size(0);
+  if (use == runtime::ProductUse::kAdded) {
+    rows = rows_of_strip(b.size(1));
+  } else if (is_new && !is_multiplied_at_once(a)) {
+    rows = rows_of_strip(std::max(a.size(1), b.size(1)));
+  }
+  const at::Tensor strip = a.narrow(0, 0, std::min(rows, a.size(0)));
+  std::vector<at::Tensor> memory;
+  if (!strip.is_contiguous()) {
+    memory.push_back(at::empty(strip.sizes(), a.options()));
+  }
+  if (!is_new || strip.size(0) < a.size(0)) {
+    memory.push_back(at::empty({strip.size(0), b.size(1)}, a.options()));
+  }
+  return memory;
+}
+
 /// MKL selects code by processor vendor, not by what the processor supports.
 bool onednn_has_more_instructions() {
 #if defined(__x86_64__)
@@ -207,6 +255,15 @@ bool onednn_has_more_instructions() {
 #else
   return false;
 #endif
+}
+
+Libraries libraries_of(CpuMatmul choice) {
+  const bool chooses =
+      choice == CpuMatmul::kAuto || choice == CpuMatmul::kBfloat16;
+  return {
+      .onednn = choice == CpuMatmul::kOneDnn ||
+                (chooses && find_linear() && onednn_has_more_instructions()),
+      .bfloat16 = choice == CpuMatmul::kBfloat16};
 }
 
 runtime::ReplacedKernels& matmul_kernels() {
@@ -243,20 +300,20 @@ CpuMatmul cpu_matmul() {
                             : CpuMatmul::kLibTorch;
 }
 
+void plan_cpu_matmul(CpuMatmul choice) {
+  planned() = libraries_of(choice);
+  runtime::plan_cpu_products(&product_memory);
+}
+
 CpuMatmul set_cpu_matmul(CpuMatmul choice) {
-  const bool has_onednn = find_linear().has_value();
   TESSERA_CHECK(
-      choice != CpuMatmul::kOneDnn || has_onednn,
+      choice != CpuMatmul::kOneDnn || find_linear(),
       "this LibTorch was built without oneDNN, so oneDNN cannot be used for matrix products. Use \"libtorch\" or \"auto\".");
   TESSERA_CHECK(
       choice != CpuMatmul::kBfloat16 || runtime::has_bfloat16_products(),
       "this processor has no instructions for products in bfloat16 (AVX512-BF16), so \"bfloat16\" cannot be used for matrix products of the CPU. Use \"auto\".");
-  const bool chooses =
-      choice == CpuMatmul::kAuto || choice == CpuMatmul::kBfloat16;
-  in_use() = {
-      .onednn = choice == CpuMatmul::kOneDnn ||
-                (chooses && has_onednn && onednn_has_more_instructions()),
-      .bfloat16 = choice == CpuMatmul::kBfloat16};
+  in_use() = libraries_of(choice);
+  plan_cpu_matmul(choice);
   matmul_kernels().replace(in_use().onednn || in_use().bfloat16, at::kCPU);
   return cpu_matmul();
 }

@@ -34,4 +34,8 @@ CpuMatmul set_cpu_matmul(CpuMatmul choice);
 /// What is in use.
 CpuMatmul cpu_matmul();
 
+/// From now on, dry runs for the CPU count the memory that products take with
+/// this choice, as after set_cpu_matmul(). Thread-safe.
+void plan_cpu_matmul(CpuMatmul choice);
+
 } // namespace tessera

@@ -5,7 +5,9 @@
 #include "tessera/sharding/tensor_parallel/dtensor_rules.h"
 
 #include <ATen/core/List.h>
+#include <ATen/core/jit_type.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -223,11 +225,20 @@ bool has_same_part(
   return found;
 }
 
-/// Views are checked where something is computed from them.
+bool returns_more_than_bool(const c10::OperatorHandle& op) {
+  const auto& returns = op.schema().returns();
+  return std::any_of(
+      returns.begin(), returns.end(), [](const c10::Argument& result) {
+        return result.type()->kind() != c10::TypeKind::BoolType;
+      });
+}
+
+/// Views are checked where something is computed from them; parts may be
+/// compared.
 void check_weights(
     const c10::OperatorHandle& op,
     const torch::jit::Stack& stack) {
-  if (returns_view(op) || is_written_by(op) ||
+  if (returns_view(op) || is_written_by(op) || !returns_more_than_bool(op) ||
       op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) {
     return; // those of which it consists are checked
   }

@@ -219,12 +219,15 @@ TEST_P(SimulatedRank, TakesWhatIsPlanned) {
       static_cast<double>(run.peak_bytes) / 1e6,
       static_cast<double>(run.plan.peak_bytes) / 1e6,
       static_cast<double>(run.plan.peak.activations) / 1e6);
-  // Experts get shares of tokens that are only nearly equal.
+  // Experts get shares of tokens that are only nearly equal. Products of 16
+  // bits take working memory on some processors, which the library does not
+  // tell.
+  const bool is_16_bit = given.engine.precision.parameters.has_value();
   EXPECT_NEAR(
       static_cast<double>(run.plan.peak_bytes) /
           static_cast<double>(run.peak_bytes),
       1,
-      subject.has_experts ? 0.03 : 0.01);
+      subject.has_experts || is_16_bit ? 0.03 : 0.01);
   for (const MemoryTier tier : {MemoryTier::kDevice, MemoryTier::kHost}) {
     EXPECT_NEAR(
         static_cast<double>(sum(run.plan.planned, tier)),

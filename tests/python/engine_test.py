@@ -681,9 +681,7 @@ def divided_layers(world):
                 state["blocks.0.up.weight"][0] += 1 + index
             raises(lambda: engine.load_state_dict(state, strict=False),
                    "load_state_dict: rank", "pass other values",
-                   "nothing has changed",
-                   "'blocks.0.up.weight'" if tensor_rank in others
-                   else "another part of the model")
+                   "nothing has changed", "'blocks.0.up.weight'")
         with engine.gather():
             for name, part in model.named_parameters():
                 assert torch.equal(part, parts[name]), name

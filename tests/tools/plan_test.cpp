@@ -602,7 +602,7 @@ TEST_F(Plan, TriesOtherUsesOfMemory) {
   };
   one.as_given = false;
   // Room for what is kept free, but not for one layer less.
-  one.machine.device_bytes = (peak_with(4) + peak_with(3)) / 2;
+  one.machine.device_bytes = (peak_with(4) + 4 * peak_with(3)) / 5;
   one.machine.host_bytes = int64_t{1} << 30;
   one.machine.rates.in_node = 1e-3;
   const auto runs = search_plans(one).runs;
@@ -1167,7 +1167,12 @@ TEST_F(Plan, OfAModuleIsThatOfItsConfiguration) {
          .host_bytes = one.machine.host_bytes});
     ASSERT_TRUE(module.best);
     const ModulePick& pick = *module.best_pick();
-    EXPECT_EQ(pick.device_bytes, best.device_bytes);
+    // But for small tensors beside the loss.
+    EXPECT_NEAR(
+        static_cast<double>(pick.device_bytes) /
+            static_cast<double>(best.device_bytes),
+        1,
+        2e-3);
     EXPECT_EQ(pick.host_bytes, best.host_bytes);
     EXPECT_EQ(pick.batch_size, best.batch_size);
     EXPECT_EQ(pick.accumulate, best.accumulate);

@@ -368,6 +368,7 @@ TEST(TensorPlan, SaysWhatCannotBeDivided) {
     }
     expect_error([&] { weight.norm(); }, {"'head.weight'"});
     EXPECT_TRUE(weight.equal(weight.detach().clone()));
+    EXPECT_TRUE(weight.equal(weight));
     EXPECT_EQ(weight.detach().sum().dim(), 0);
     expect_error(
         [&] {
