@@ -563,7 +563,7 @@ std::vector<StepMemoryPlan> plan_training(
     int rank,
     c10::DeviceType device,
     const PlanReduction& reduction) {
-  plan_cpu_matmul(config.device.matmul);
+  const PlannedCpuMatmul products(config.device.matmul);
   ConfiguredTraining run(config, world_size, rank, reduction.layers);
   run.job().device = device;
   if (reduction.accumulate) {

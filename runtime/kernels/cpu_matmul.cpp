@@ -12,7 +12,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <atomic>
+#include <mutex>
 #include <optional>
 #include <string_view>
 
@@ -83,10 +83,22 @@ bool takes(const at::Tensor& a, const at::Tensor& b) {
          a.size(0) * a.size(1) * b.size(1) >= kLeastWork;
 }
 
-/// What dry runs plan. Several threads may plan, all for one choice.
-std::atomic<Libraries>& planned() {
-  static std::atomic<Libraries> libraries;
-  return libraries;
+/// What dry runs plan in place of what is in use, while there is a
+/// PlannedCpuMatmul; several threads may plan at a time, all for one choice.
+struct PlannedLibraries {
+  std::mutex mutex;
+  int scopes = 0;
+  Libraries libraries;
+};
+
+PlannedLibraries& planned() {
+  static auto* const all = new PlannedLibraries;
+  return *all;
+}
+
+Libraries planned_or_in_use() {
+  const std::lock_guard lock(planned().mutex);
+  return planned().scopes > 0 ? planned().libraries : in_use();
 }
 
 /// Whether operands that it takes are rounded.
@@ -226,7 +238,7 @@ std::vector<at::Tensor> product_memory(
     const at::Tensor& a,
     const at::Tensor& b,
     runtime::ProductUse use) {
-  const Libraries libraries = planned();
+  const Libraries libraries = planned_or_in_use();
   if (!libraries.onednn || !takes(a, b) || rounds(a, b, libraries)) {
     return {};
   }
@@ -300,9 +312,16 @@ CpuMatmul cpu_matmul() {
                             : CpuMatmul::kLibTorch;
 }
 
-void plan_cpu_matmul(CpuMatmul choice) {
-  planned() = libraries_of(choice);
+PlannedCpuMatmul::PlannedCpuMatmul(CpuMatmul choice) {
+  const std::lock_guard lock(planned().mutex);
+  ++planned().scopes;
+  planned().libraries = libraries_of(choice);
   runtime::plan_cpu_products(&product_memory);
+}
+
+PlannedCpuMatmul::~PlannedCpuMatmul() {
+  const std::lock_guard lock(planned().mutex);
+  --planned().scopes;
 }
 
 CpuMatmul set_cpu_matmul(CpuMatmul choice) {
@@ -313,7 +332,7 @@ CpuMatmul set_cpu_matmul(CpuMatmul choice) {
       choice != CpuMatmul::kBfloat16 || runtime::has_bfloat16_products(),
       "this processor has no instructions for products in bfloat16 (AVX512-BF16), so \"bfloat16\" cannot be used for matrix products of the CPU. Use \"auto\".");
   in_use() = libraries_of(choice);
-  plan_cpu_matmul(choice);
+  runtime::plan_cpu_products(&product_memory);
   matmul_kernels().replace(in_use().onednn || in_use().bfloat16, at::kCPU);
   return cpu_matmul();
 }

@@ -34,8 +34,14 @@ CpuMatmul set_cpu_matmul(CpuMatmul choice);
 /// What is in use.
 CpuMatmul cpu_matmul();
 
-/// From now on, dry runs for the CPU count the memory that products take with
-/// this choice, as after set_cpu_matmul(). Thread-safe.
-void plan_cpu_matmul(CpuMatmul choice);
+/// While it is alive, dry runs for the CPU count the memory that
+/// products take with a choice, in place of what is in use.
+class PlannedCpuMatmul {
+ public:
+  explicit PlannedCpuMatmul(CpuMatmul choice);
+  ~PlannedCpuMatmul();
+  PlannedCpuMatmul(const PlannedCpuMatmul&) = delete;
+  PlannedCpuMatmul& operator=(const PlannedCpuMatmul&) = delete;
+};
 
 } // namespace tessera
