@@ -44,15 +44,21 @@ std::vector<double> numbers_in(
   return found->get<std::vector<double>>();
 }
 
-/// transformers' processors that read an integer as `size` as both sides of the
-/// image; others, such as CLIP's, as the shorter one.
-bool has_square_size(const runtime::JsonValue& fields) {
+/// "ViT" of ViTImageProcessor, ...ImageProcessorFast and ...FeatureExtractor.
+std::string processor_in(const runtime::JsonValue& fields) {
   std::string type =
       fields.get<std::string>("image_processor_type")
           .value_or(fields.get_or<std::string>("feature_extractor_type", ""));
-  for (const std::string_view end : {"ImageProcessor", "FeatureExtractor"}) {
+  for (const char* end : {"ImageProcessor", "FeatureExtractor"}) {
     type = type.substr(0, type.find(end));
   }
+  return type;
+}
+
+/// transformers' processors that read an integer as `size` as both sides of the
+/// image; others, such as CLIP's, as the shorter one.
+bool has_square_size(const runtime::JsonValue& fields) {
+  const std::string type = processor_in(fields);
   return type == "DeiT" || type == "Beit" || type == "ViT" ||
          type == "EfficientNet";
 }
@@ -209,12 +215,7 @@ PixelMoments usual_moments(const runtime::JsonValue& fields, bool has_file) {
   if (!has_file) {
     return imagenet;
   }
-  std::string type =
-      fields.get<std::string>("image_processor_type")
-          .value_or(fields.get_or<std::string>("feature_extractor_type", ""));
-  for (const char* end : {"ImageProcessor", "FeatureExtractor"}) {
-    type = type.substr(0, type.find(end)); // also ...ImageProcessorFast
-  }
+  const std::string type = processor_in(fields);
   const auto is_one_of = [&](std::initializer_list<const char*> types) {
     return std::find(types.begin(), types.end(), type) != types.end();
   };
