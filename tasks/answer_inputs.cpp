@@ -2,7 +2,6 @@
 #include "tessera/tasks/answer_inputs.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/core/round_up.h"
 #include "tessera/zoo/adapters/lora.h"
 
 #include <c10/core/GradMode.h>
@@ -12,52 +11,39 @@
 
 namespace tessera::tasks {
 
-void LearnedTokens::add(const SupervisedText& text, int64_t begin) {
-  int64_t count = 0;
-  for (const TokenRange& range : text.answers) {
-    for (int64_t i = range.begin; i < range.end; ++i) {
-      places_.push_back(begin + i - 1);
-      tokens_.push_back(text.tokens[static_cast<size_t>(i)]);
-      ++count;
-    }
-  }
-  lengths_.push_back(count);
-}
-
-void LearnedTokens::store(zoo::NamedTensors& inputs) const {
-  const int64_t most = *std::max_element(lengths_.begin(), lengths_.end());
+zoo::ModelInput answer_rows(
+    const RowTexts& texts,
+    const SupervisedInputs& inputs) {
+  zoo::ModelInput batch = text_rows(texts, inputs);
+  const int64_t row_length = batch.input_ids.size(1);
+  std::vector<int64_t> places;
+  std::vector<int64_t> tokens;
+  std::vector<int64_t> lengths;
+  for_each_text(
+      texts, [&](const SupervisedText& text, size_t row, int64_t begin) {
+        begin += static_cast<int64_t>(row) * row_length;
+        lengths.push_back(0);
+        for (const TokenRange& range : text.answers) {
+          for (int64_t i = range.begin; i < range.end; ++i) {
+            places.push_back(begin + i - 1);
+            tokens.push_back(text.tokens[static_cast<size_t>(i)]);
+            ++lengths.back();
+          }
+        }
+      });
+  const int64_t most = *std::max_element(lengths.begin(), lengths.end());
   std::vector<int64_t> slots;
-  for (size_t text = 0; text < lengths_.size(); ++text) {
-    for (int64_t i = 0; i < lengths_[text]; ++i) {
+  for (size_t text = 0; text < lengths.size(); ++text) {
+    for (int64_t i = 0; i < lengths[text]; ++i) {
       slots.push_back(static_cast<int64_t>(text) * most + i);
     }
   }
-  inputs[AnswerInputs::kPlaces] = torch::tensor(places_, torch::kLong);
-  inputs[AnswerInputs::kTokens] = torch::tensor(tokens_, torch::kLong);
-  inputs[AnswerInputs::kSlots] = torch::tensor(slots, torch::kLong);
-  inputs[AnswerInputs::kTable] =
-      torch::zeros({static_cast<int64_t>(lengths_.size()), most});
-  inputs[AnswerInputs::kLengths] = torch::tensor(lengths_, torch::kLong);
-}
-
-zoo::ModelInput answer_rows(
-    const std::vector<const SupervisedText*>& texts,
-    const SupervisedInputs& inputs) {
-  size_t longest = 1;
-  for (const SupervisedText* text : texts) {
-    longest = std::max(longest, text->tokens.size());
-  }
-  const int64_t length =
-      runtime::round_up(static_cast<int64_t>(longest), inputs.multiple_of);
-  DocumentRows rows(texts.size(), length, inputs);
-  LearnedTokens learned;
-  for (size_t row = 0; row < texts.size(); ++row) {
-    rows.add(row, texts[row]->tokens);
-    learned.add(*texts[row], static_cast<int64_t>(row) * length);
-  }
-  zoo::ModelInput batch;
-  rows.store(batch);
-  learned.store(batch.others);
+  batch.others[AnswerInputs::kPlaces] = torch::tensor(places, torch::kLong);
+  batch.others[AnswerInputs::kTokens] = torch::tensor(tokens, torch::kLong);
+  batch.others[AnswerInputs::kSlots] = torch::tensor(slots, torch::kLong);
+  batch.others[AnswerInputs::kTable] =
+      torch::zeros({static_cast<int64_t>(lengths.size()), most});
+  batch.others[AnswerInputs::kLengths] = torch::tensor(lengths, torch::kLong);
   return batch;
 }
 

@@ -32,24 +32,9 @@ struct AnswerInputs {
   static constexpr const char* kLengths = "answer_lengths";
 };
 
-/// The learned tokens of a batch, text by text.
-class LearnedTokens {
- public:
-  /// @param begin where the text begins, counted over all rows.
-  void add(const SupervisedText& text, int64_t begin);
-  /// Adds AnswerInputs.
-  void store(zoo::NamedTensors& inputs) const;
-
- private:
-  std::vector<int64_t> places_;
-  std::vector<int64_t> tokens_;
-  std::vector<int64_t> lengths_;
-};
-
-/// A batch whose rows are texts, padded to the longest of them, with
-/// AnswerInputs.
+/// text_rows() with AnswerInputs.
 zoo::ModelInput answer_rows(
-    const std::vector<const SupervisedText*>& texts,
+    const RowTexts& texts,
     const SupervisedInputs& inputs);
 
 /// The batch as a model takes it, without AnswerInputs.

@@ -50,28 +50,30 @@ KtoBatches::KtoBatches(
     std::vector<JudgedText> texts,
     const SupervisedInputs& inputs,
     const PreferenceOptions& options)
-    : texts_(std::move(texts)),
+    : RowBatches(
+          std::move(texts),
+          {.outputs_per_example = kKtoOutputs, .has_equal_labels = true}),
       inputs_(inputs),
       options_(options),
-      others_(counterparts(texts_)) {}
+      others_(counterparts(examples())) {}
 
 std::string KtoBatches::text() const {
   int64_t tokens = 0;
   int64_t good = 0;
-  for (const JudgedText& one : texts_) {
+  for (const JudgedText& one : examples()) {
     tokens += static_cast<int64_t>(one.text.tokens.size());
     good += one.is_desirable ? 1 : 0;
   }
   return formatted(
       "{} of {} tokens, {} of which are good",
-      runtime::count_text(static_cast<int64_t>(texts_.size()), "answer"),
+      runtime::count_text(static_cast<int64_t>(size()), "answer"),
       tokens,
       good);
 }
 
 SupervisedText KtoBatches::mismatched(size_t example) const {
-  const auto prompt = prompt_tokens(texts_[example].text);
-  const SupervisedText& other = texts_[others_[example]].text;
+  const auto prompt = prompt_tokens(examples()[example].text);
+  const SupervisedText& other = examples()[others_[example]].text;
   const int64_t removed = other.answers.front().begin;
   const auto begin = static_cast<int64_t>(prompt.size());
   SupervisedText text;
@@ -92,24 +94,20 @@ SupervisedText KtoBatches::mismatched(size_t example) const {
   return text;
 }
 
-zoo::ModelInput KtoBatches::make(
-    const std::vector<size_t>& examples,
-    int64_t /*epoch*/,
-    bool loss_only) const {
+zoo::ModelInput KtoBatches::rows(const std::vector<size_t>& numbers) const {
   std::vector<SupervisedText> mismatched_texts;
   std::vector<float> desirable;
-  for (const size_t example : examples) {
-    mismatched_texts.push_back(mismatched(example));
-    desirable.push_back(texts_[example].is_desirable ? 1.0F : 0.0F);
+  for (const size_t number : numbers) {
+    mismatched_texts.push_back(mismatched(number));
+    desirable.push_back(examples()[number].is_desirable ? 1.0F : 0.0F);
   }
-  std::vector<const SupervisedText*> texts;
-  std::vector<const SupervisedText*> others;
-  for (size_t i = 0; i < examples.size(); ++i) {
-    texts.push_back(&texts_[examples[i]].text);
-    others.push_back(&mismatched_texts[i]);
+  RowTexts texts;
+  RowTexts others;
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    texts.push_back({&examples()[numbers[i]].text});
+    others.push_back({&mismatched_texts[i]});
   }
   zoo::ModelInput batch = answer_rows(texts, inputs_);
-  batch.loss_only = loss_only;
   for (const auto& [name, tensor] : answer_rows(others, inputs_).named()) {
     batch.others[KtoInputs::kMismatched + name] = tensor;
   }
@@ -122,7 +120,7 @@ TaskScore KtoBatches::report(const zoo::Score& score) const {
     return score.outputs.select(1, static_cast<int64_t>(output));
   };
   std::vector<double> flags;
-  for (const JudgedText& one : texts_) {
+  for (const JudgedText& one : examples()) {
     flags.push_back(one.is_desirable ? 1 : 0);
   }
   const at::Tensor desirable = torch::tensor(flags, torch::kDouble);

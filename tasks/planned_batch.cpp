@@ -13,7 +13,6 @@
 #include "tessera/tasks/prompt_batches.h"
 #include "tessera/tasks/prompt_template.h"
 #include "tessera/tasks/prompted_model.h"
-#include "tessera/tasks/reward_batches.h"
 #include "tessera/tasks/reward_task.h"
 #include "tessera/tasks/supervised_batches.h"
 #include "tessera/tasks/supervised_texts.h"
@@ -46,11 +45,13 @@ SupervisedText text_of_ones(int64_t tokens) {
 /// A batch of the task reward whose texts are as long as they may be. One of
 /// each pair is a token shorter, so that there is padding.
 zoo::ModelInput largest_rewarded(const TrainingConfig& config) {
-  const RewardBatches data(
+  const PreferenceBatches data(
       {{text_of_ones(config.max_length),
         text_of_ones(config.max_length - 1),
         1.0}},
-      {.max_length = config.max_length});
+      {.max_length = config.max_length},
+      config.seed,
+      PairKind::kTexts);
   return data.make(
       std::vector<size_t>(static_cast<size_t>(config.batch_size), 0),
       /*epoch=*/0,

@@ -4,21 +4,25 @@
 #include "tessera/runtime/core/format.h"
 #include "tessera/runtime/core/size_text.h"
 #include "tessera/tasks/answer_inputs.h"
+#include "tessera/tasks/reward_loss.h"
 
-#include <array>
+#include <torch/types.h>
+
+#include <numeric>
 #include <utility>
 
 namespace tessera::tasks {
 
 namespace {
 
-int64_t length_of(const PreferencePair& pair) {
-  return static_cast<int64_t>(
-      pair.chosen.tokens.size() + pair.rejected.tokens.size());
-}
-
-std::array<const SupervisedText*, 2> texts_of(const PreferencePair& pair) {
-  return {&pair.chosen, &pair.rejected};
+/// Tokens of each pair.
+std::vector<int64_t> pair_lengths(const std::vector<PreferencePair>& pairs) {
+  std::vector<int64_t> lengths;
+  for (const PreferencePair& pair : pairs) {
+    lengths.push_back(static_cast<int64_t>(
+        pair.chosen.tokens.size() + pair.rejected.tokens.size()));
+  }
+  return lengths;
 }
 
 } // namespace
@@ -26,57 +30,54 @@ std::array<const SupervisedText*, 2> texts_of(const PreferencePair& pair) {
 PreferenceBatches::PreferenceBatches(
     std::vector<PreferencePair> pairs,
     const SupervisedInputs& inputs,
-    uint64_t seed)
-    : pairs_(std::move(pairs)), inputs_(inputs) {
-  std::vector<int64_t> lengths;
-  for (const PreferencePair& pair : pairs_) {
-    lengths.push_back(length_of(pair));
-  }
-  sequences_ = sequences_of(lengths, inputs_, seed);
-}
+    uint64_t seed,
+    PairKind kind)
+    : RowBatches(
+          sequences_of(pair_lengths(pairs), inputs, seed),
+          {.measures_metric = !inputs.is_packed,
+           .outputs_per_example = kPairOutputs,
+           .has_equal_labels = !inputs.is_packed}),
+      pairs_(std::move(pairs)),
+      inputs_(inputs),
+      kind_(kind) {}
 
 std::string PreferenceBatches::text() const {
-  int64_t tokens = 0;
-  for (const PreferencePair& pair : pairs_) {
-    tokens += length_of(pair);
-  }
+  const auto lengths = pair_lengths(pairs_);
   return formatted(
-      "{} of {} tokens{}",
+      "{} of {} tokens{}{}",
       runtime::count_text(static_cast<int64_t>(pairs_.size()), "pair"),
-      tokens,
+      std::accumulate(lengths.begin(), lengths.end(), int64_t{0}),
+      !pairs_.empty() && pairs_.front().margin ? ", with margins" : "",
       packed_text(inputs_, size()));
 }
 
-zoo::ModelInput PreferenceBatches::make(
-    const std::vector<size_t>& examples,
-    int64_t /*epoch*/,
-    bool loss_only) const {
-  zoo::ModelInput batch;
-  if (!inputs_.is_packed) {
-    std::vector<const SupervisedText*> texts;
-    for (const size_t example : examples) {
-      for (const SupervisedText* text : texts_of(pairs_[example])) {
-        texts.push_back(text);
+zoo::ModelInput PreferenceBatches::rows(
+    const std::vector<size_t>& numbers) const {
+  RowTexts texts;
+  std::vector<float> margins;
+  for (const size_t number : numbers) {
+    std::vector<const SupervisedText*> example;
+    for (const size_t i : examples()[number]) {
+      const PreferencePair& pair = pairs_[i];
+      example.insert(example.end(), {&pair.chosen, &pair.rejected});
+      if (pair.margin) {
+        margins.push_back(static_cast<float>(*pair.margin));
       }
     }
-    batch = answer_rows(texts, inputs_);
-    batch.loss_only = loss_only;
-    return batch;
-  }
-  batch.loss_only = loss_only;
-  DocumentRows rows(examples.size(), inputs_.max_length, inputs_);
-  LearnedTokens learned;
-  for (size_t row = 0; row < examples.size(); ++row) {
-    for (const size_t pair : sequences_[examples[row]]) {
-      for (const SupervisedText* text : texts_of(pairs_[pair])) {
-        const int64_t begin = rows.add(row, text->tokens);
-        learned.add(
-            *text, static_cast<int64_t>(row) * inputs_.max_length + begin);
+    if (inputs_.is_packed) {
+      texts.push_back(std::move(example));
+    } else {
+      for (const SupervisedText* text : example) {
+        texts.push_back({text});
       }
     }
   }
-  rows.store(batch);
-  learned.store(batch.others);
+  zoo::ModelInput batch = kind_ == PairKind::kAnswers
+                              ? answer_rows(texts, inputs_)
+                              : text_rows(texts, inputs_);
+  if (!margins.empty()) {
+    batch.others[kRewardMargins] = torch::tensor(margins);
+  }
   return batch;
 }
 

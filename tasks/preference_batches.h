@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `PreferenceBatches` makes batches of pairs of answers for `PreferenceLoss`.
+// `PreferenceBatches` makes batches of pairs of answers for `PreferenceLoss`
+// and `RewardLoss`.
 
 #include "tessera/tasks/pair_loss.h"
 #include "tessera/tasks/preference_texts.h"
+#include "tessera/tasks/row_batches.h"
 #include "tessera/tasks/supervised_batches.h"
-#include "tessera/zoo/data/data_set.h"
 
 #include <cstdint>
 #include <string>
@@ -13,45 +14,37 @@
 
 namespace tessera::tasks {
 
+/// What a loss compares.
+enum class PairKind {
+  kAnswers, ///< with AnswerInputs
+  kTexts,
+};
+
 /// The texts of P pairs, chosen and rejected by turns, have the numbers 0 to
 /// 2 P - 1 in AnswerInputs. Each is a row, or, packed, a document in a row of
-/// several whole pairs. Packed sequences are
-/// the same in each epoch; an example is one of them. Not packed, an example is
-/// a pair.
-class PreferenceBatches : public zoo::DataSet {
+/// several whole pairs. An example is the numbers of its pairs, of which it has
+/// one if they are not packed. Only then are all labels equal, and a metric is
+/// measured.
+class PreferenceBatches : public RowBatches<std::vector<size_t>> {
  public:
+  /// @param seed of the order in which pairs are packed.
   PreferenceBatches(
       std::vector<PreferencePair> pairs,
       const SupervisedInputs& inputs,
-      uint64_t seed);
+      uint64_t seed = 0,
+      PairKind kind = PairKind::kAnswers);
 
-  size_t size() const override {
-    return sequences_.size();
-  }
   std::string text() const override;
-  zoo::ModelInput make(
-      const std::vector<size_t>& examples,
-      int64_t epoch,
-      bool loss_only) const override;
-  /// Of pairs that are not packed.
-  bool measures_metric() const override {
-    return !inputs_.is_packed;
-  }
-  int64_t outputs_per_example() const override {
-    return kPairOutputs;
-  }
   TaskScore report(const zoo::Score& score) const override {
     return pair_report(score.outputs);
   }
-  /// Of pairs that are not packed.
-  bool has_equal_labels() const override {
-    return !inputs_.is_packed;
-  }
 
  private:
+  zoo::ModelInput rows(const std::vector<size_t>& numbers) const override;
+
   std::vector<PreferencePair> pairs_;
   SupervisedInputs inputs_;
-  std::vector<std::vector<size_t>> sequences_; ///< pairs of each
+  PairKind kind_;
 };
 
 } // namespace tessera::tasks

@@ -21,6 +21,46 @@
 
 namespace tessera::tasks {
 
+void visit_pair_rows(
+    runtime::OptionFields& fields,
+    TrainingConfig& config,
+    PreferenceKeys& keys,
+    const char* files_doc) {
+  fields.one_or_many(runtime::required("train"), config.data.train, files_doc);
+  fields.one_or_many(
+      "heldout",
+      config.data.heldout,
+      "the same (empty: nothing is scored): loss, accuracy (pairs whose better answer has the higher reward), margin and rewards");
+  fields.field("prompt_key", keys.prompt, "key or column of the prompt");
+  fields.field("chosen_key", keys.chosen, "key or column of the better answer");
+  fields.field(
+      "rejected_key", keys.rejected, "key or column of the worse answer");
+}
+
+void finish_pairs(const runtime::ConfigReader& reader, TrainingConfig& config) {
+  finish_text_files(reader, config);
+  if (config.parallel.sizes.pipeline > 1 || config.parallel.sizes.context > 1) {
+    reader.get_object("parallel")
+        .fail(
+            "pipeline",
+            formatted(
+                "the task {} does not know pipeline and context parallelism; set both to 1",
+                config.task->name));
+  }
+}
+
+SupervisedOptions pair_row_options(
+    const text::TextRowOptions& rows,
+    const PreferenceKeys& keys) {
+  SupervisedOptions options;
+  options.rows = rows;
+  options.prompt = keys.prompt;
+  // Names that rows do not have.
+  options.messages = "(messages)";
+  options.completion = "(completion)";
+  return options;
+}
+
 namespace {
 
 void visit_preference_model(
@@ -37,22 +77,11 @@ void visit_preference_rows(
     runtime::OptionFields& fields,
     TrainingConfig& config) {
   auto& options = config.as<PreferenceTaskOptions>();
-  fields.one_or_many(
-      runtime::required("train"),
-      config.data.train,
+  visit_pair_rows(
+      fields,
+      config,
+      options.keys,
       "JSON lines, CSV or TSV: one file or several, also patterns; a row is a prompt with a better and a worse answer: texts, or (JSON lines only) lists of messages, which the tokenizer's chat template renders. Without a prompt, both are whole conversations. With the loss `kto` also a prompt with one answer and whether that is good");
-  fields.one_or_many(
-      "heldout",
-      config.data.heldout,
-      "the same (empty: nothing is scored): loss, accuracy (pairs whose better answer has the higher reward), margin and rewards");
-  fields.field(
-      "prompt_key", options.keys.prompt, "key or column of the prompt");
-  fields.field(
-      "chosen_key", options.keys.chosen, "key or column of the better answer");
-  fields.field(
-      "rejected_key",
-      options.keys.rejected,
-      "key or column of the worse answer");
   fields.field(
       "completion_key",
       options.keys.completion,
@@ -78,7 +107,7 @@ void visit_preference_sections(
 void finish_preference(
     const runtime::ConfigReader& reader,
     TrainingConfig& config) {
-  finish_text_files(reader, config);
+  finish_pairs(reader, config);
   const auto section = reader.get_object("preference");
   const PreferenceOptions& options =
       config.as<PreferenceTaskOptions>().preference;
@@ -100,13 +129,6 @@ void finish_preference(
         formatted(
             "the loss {} needs each answer in a row of its own; leave it out",
             rule_of(options.loss).name));
-  }
-  if (config.parallel.sizes.pipeline > 1 || config.parallel.sizes.context > 1) {
-    reader.get_object("parallel")
-        .fail(
-            "pipeline",
-            "the task preference does not know pipeline and context "
-            "parallelism; set both to 1");
   }
 }
 
@@ -160,11 +182,7 @@ Task open_preference(
   const auto& own = config.as<PreferenceTaskOptions>();
   const bool packs = own.is_packed();
   const int64_t multiple_of = parallel.batches().sequence_multiple;
-  SupervisedOptions rows;
-  rows.rows = own.rows;
-  rows.prompt = own.keys.prompt;
-  rows.messages = "(messages)";
-  rows.completion = "(completion)";
+  const SupervisedOptions rows = pair_row_options(own.rows, own.keys);
   const auto read = [&](const std::vector<std::string>& files,
                         bool is_packed) -> std::unique_ptr<zoo::DataSet> {
     const SupervisedEncoder texts(

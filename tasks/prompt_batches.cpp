@@ -15,6 +15,33 @@ namespace tessera::tasks {
 
 namespace {
 
+/// @param kept tokens that there must be beside the words.
+void check_fit(
+    const PromptedLabel& label,
+    const std::string& words,
+    size_t kept,
+    size_t max_length) {
+  TESSERA_CHECK(
+      !label.words.empty() && label.words.size() + kept <= max_length,
+      "the words \"{}\" of a label have {} tokens; model.max_length is {}",
+      words,
+      label.words.size(),
+      max_length);
+}
+
+std::vector<PromptExample> prompt_examples(
+    const std::vector<PromptedText>& texts,
+    bool with_all_labels) {
+  std::vector<PromptExample> examples;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const size_t count = with_all_labels ? texts[i].labels.size() : 1;
+    for (size_t label = 0; label < count; ++label) {
+      examples.push_back({i, with_all_labels ? label : texts[i].label});
+    }
+  }
+  return examples;
+}
+
 /// Tokenized together, as the words would be written: their tokens are those
 /// that reach beyond the prompt.
 PromptedLabel continued(
@@ -47,12 +74,7 @@ PromptedLabel continued(
   }
   // The first token is predicted by one before it.
   const size_t kept = std::max<size_t>(first, 1);
-  TESSERA_CHECK(
-      !result.words.empty() && result.words.size() + kept <= max_length,
-      "the words \"{}\" of a label have {} tokens; model.max_length is {}",
-      words,
-      result.words.size(),
-      max_length);
+  check_fit(result, words, kept, max_length);
   if (tokens.size() > max_length) {
     is_truncated = true;
     const auto from = tokens.begin() + static_cast<std::ptrdiff_t>(first);
@@ -116,12 +138,7 @@ PromptedLabel in_blank(
   result.words = tokenizer.ids((has_space ? " " : "") + words);
   const size_t kept =
       1 + (marks.text_start >= 0 ? 1 : 0) + (marks.text_end >= 0 ? 1 : 0);
-  TESSERA_CHECK(
-      !result.words.empty() && result.words.size() + kept <= max_length,
-      "the words \"{}\" of a label have {} tokens; model.max_length is {}",
-      words,
-      result.words.size(),
-      max_length);
+  check_fit(result, words, kept, max_length);
   if (text.context.size() + result.words.size() > max_length) {
     is_truncated = true;
     shorten(text, marks, max_length - result.words.size());
@@ -232,8 +249,10 @@ PromptBatches::PromptBatches(
     PromptKind kind,
     TextBatches score,
     const TextInputs& inputs)
-    : texts_(std::move(texts)),
-      scores_labels_(scores_labels),
+    : RowBatches(
+          prompt_examples(texts, scores_labels),
+          {.outputs_per_example = scores_labels ? 1 : 0}),
+      texts_(std::move(texts)),
       kind_(kind),
       score_(std::move(score)),
       inputs_(inputs) {}
@@ -242,20 +261,13 @@ std::string PromptBatches::text() const {
   return score_.text();
 }
 
-zoo::ModelInput PromptBatches::make(
-    const std::vector<size_t>& examples,
-    int64_t /*epoch*/,
-    bool loss_only) const {
+zoo::ModelInput PromptBatches::rows(const std::vector<size_t>& numbers) const {
   std::vector<const PromptedLabel*> labels;
-  for (const size_t example : examples) {
-    const PromptedText& text =
-        texts_[scores_labels_ ? example / classes() : example];
-    labels.push_back(
-        &text.labels[scores_labels_ ? example % classes() : text.label]);
+  for (const size_t number : numbers) {
+    const auto [text, label] = examples()[number];
+    labels.push_back(&texts_[text].labels[label]);
   }
-  zoo::ModelInput batch = prompted_input(labels, kind_, inputs_);
-  batch.loss_only = loss_only;
-  return batch;
+  return prompted_input(labels, kind_, inputs_);
 }
 
 at::Tensor PromptBatches::outputs_of(

@@ -64,7 +64,13 @@ at::Tensor label_likelihoods(
     const at::Tensor& labels,
     PromptKind kind);
 
-class PromptBatches : public zoo::DataSet {
+/// A text with the words of one of its labels.
+struct PromptExample {
+  size_t text;
+  size_t label;
+};
+
+class PromptBatches : public RowBatches<PromptExample> {
  public:
   /// @param scores_labels each text is an example for each label, which is
   ///     scored; false: for the right one, which is trained on.
@@ -77,32 +83,19 @@ class PromptBatches : public zoo::DataSet {
       TextBatches score,
       const TextInputs& inputs);
 
-  size_t size() const override {
-    return scores_labels_ ? texts_.size() * classes() : texts_.size();
-  }
   std::string text() const override;
-  zoo::ModelInput make(
-      const std::vector<size_t>& examples,
-      int64_t epoch,
-      bool loss_only) const override;
-  bool measures_metric() const override {
-    return true;
-  }
-  int64_t outputs_per_example() const override {
-    return scores_labels_ ? 1 : 0;
-  }
   at::Tensor outputs_of(
       const zoo::ModelInput& input,
       const zoo::ModelOutput& output) const override;
   TaskScore report(const zoo::Score& score) const override;
 
  private:
+  zoo::ModelInput rows(const std::vector<size_t>& numbers) const override;
   size_t classes() const {
     return texts_.front().labels.size();
   }
 
   std::vector<PromptedText> texts_;
-  bool scores_labels_;
   PromptKind kind_;
   TextBatches score_;
   TextInputs inputs_;

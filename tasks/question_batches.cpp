@@ -187,7 +187,9 @@ QuestionBatches::QuestionBatches(
     int64_t max_length,
     const QuestionOptions& options,
     const TextInputs& inputs)
-    : options_(options), inputs_(inputs) {
+    : RowBatches({}, {.outputs_per_example = 1 + 4 * options.best_places}),
+      options_(options),
+      inputs_(inputs) {
   RowReport report("question", options_.rows.bad_rows);
   int64_t lost = 0;
   for (AnsweredQuestion& question : questions) {
@@ -204,7 +206,7 @@ QuestionBatches::QuestionBatches(
           encoded, encoded.windows[number], question.first_answer);
       is_found = is_found || tokens.has_value();
       const auto [first, last] = tokens.value_or(std::pair<int64_t, int64_t>());
-      windows_.push_back({questions_.size(), number, first, last});
+      add_example({questions_.size(), number, first, last});
     }
     lost += is_found ? 0 : 1;
     questions_.push_back(std::move(question));
@@ -223,19 +225,16 @@ std::string QuestionBatches::text() const {
   const auto of = [](size_t count, const char* unit) {
     return runtime::count_text(static_cast<int64_t>(count), unit);
   };
-  return of(questions_.size(), "question") + " in " +
-         of(windows_.size(), "window");
+  return of(questions_.size(), "question") + " in " + of(size(), "window");
 }
 
-zoo::ModelInput QuestionBatches::make(
-    const std::vector<size_t>& examples,
-    int64_t /*epoch*/,
-    bool /*loss_only*/) const {
+zoo::ModelInput QuestionBatches::rows(
+    const std::vector<size_t>& numbers) const {
   std::vector<text::Encoding> encodings;
   std::vector<int64_t> first;
   std::vector<int64_t> last;
-  for (const size_t example : examples) {
-    const Window& window = windows_[example];
+  for (const size_t number : numbers) {
+    const QuestionWindow& window = examples()[number];
     const EncodedQuestion& question = encoded_[window.question];
     encodings.push_back(question.encoding(question.windows[window.number]));
     first.push_back(window.first);

@@ -4,8 +4,8 @@
 // and selects answers from what a model says of all windows of a question.
 
 #include "tessera/tasks/question_answering_data.h"
+#include "tessera/tasks/row_batches.h"
 #include "tessera/tasks/text_batches.h"
-#include "tessera/zoo/data/data_set.h"
 
 #include <cstdint>
 #include <string>
@@ -71,7 +71,15 @@ struct AnswerPrediction {
   }
 };
 
-class QuestionBatches : public zoo::DataSet {
+/// A window of a question.
+struct QuestionWindow {
+  size_t question;
+  size_t number; ///< of the question's windows
+  int64_t first; ///< token of the answer; 0: the window has none
+  int64_t last;
+};
+
+class QuestionBatches : public RowBatches<QuestionWindow> {
  public:
   /// @throws Error as encode_question(), unless bad rows are skipped.
   QuestionBatches(
@@ -81,21 +89,7 @@ class QuestionBatches : public zoo::DataSet {
       const QuestionOptions& options,
       const TextInputs& inputs);
 
-  /// Of windows.
-  size_t size() const override {
-    return windows_.size();
-  }
   std::string text() const override;
-  zoo::ModelInput make(
-      const std::vector<size_t>& examples,
-      int64_t epoch,
-      bool loss_only) const override;
-  bool measures_metric() const override {
-    return true;
-  }
-  int64_t outputs_per_example() const override {
-    return 1 + 4 * options_.best_places;
-  }
   at::Tensor outputs_of(
       const zoo::ModelInput& input,
       const zoo::ModelOutput& output) const override;
@@ -114,12 +108,7 @@ class QuestionBatches : public zoo::DataSet {
   }
 
  private:
-  struct Window {
-    size_t question;
-    size_t number; ///< of the question's windows
-    int64_t first; ///< token of the answer; 0: the window has none
-    int64_t last;
-  };
+  zoo::ModelInput rows(const std::vector<size_t>& numbers) const override;
   AnswerPrediction prediction(
       const AnsweredQuestion& question,
       const EncodedQuestion& encoded,
@@ -127,7 +116,6 @@ class QuestionBatches : public zoo::DataSet {
 
   std::vector<AnsweredQuestion> questions_;
   std::vector<EncodedQuestion> encoded_; ///< of questions_
-  std::vector<Window> windows_;
   QuestionOptions options_;
   TextInputs inputs_;
 };

@@ -36,8 +36,8 @@ PairScores reward_scores(
     const at::Tensor& margins,
     const RewardOptions& options);
 
-/// Batches are those of RewardBatches, the model is a classifier with one
-/// output.
+/// Batches are those of PreferenceBatches with PairKind::kTexts, the model is a
+/// classifier with one output.
 class RewardLoss : public PairLoss {
  public:
   explicit RewardLoss(const RewardOptions& options) : options_(options) {}

@@ -3,8 +3,8 @@
 
 #include "tessera/runtime/memory/to_device.h"
 #include "tessera/tasks/class_values.h"
-#include "tessera/tasks/reward_batches.h"
 #include "tessera/tasks/reward_task.h"
+#include "tessera/tasks/supervised_batches.h"
 
 #include <torch/types.h>
 
@@ -46,9 +46,9 @@ SupervisedText RewardPredictor::text_of(const text::TextRow& row) const {
 std::vector<double> RewardPredictor::predict(
     const std::vector<SupervisedText>& texts) const {
   const at::NoGradGuard no_grad;
-  std::vector<const SupervisedText*> rows;
+  RowTexts rows;
   for (const SupervisedText& text : texts) {
-    rows.push_back(&text);
+    rows.push_back({&text});
   }
   const zoo::ModelInput batch =
       text_rows(rows, inputs_).with_tensors([&](const at::Tensor& tensor) {

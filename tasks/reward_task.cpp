@@ -3,10 +3,10 @@
 // better of two answers the higher score.
 #include "tessera/tasks/reward_task.h"
 
-#include "tessera/runtime/core/config.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/option_fields.h"
-#include "tessera/tasks/reward_batches.h"
+#include "tessera/tasks/preference_batches.h"
+#include "tessera/tasks/preference_task.h"
 #include "tessera/tasks/text_batches.h"
 #include "tessera/tasks/text_classifier.h"
 #include "tessera/tasks/training_config.h"
@@ -49,22 +49,11 @@ void visit_reward_model(runtime::OptionFields& fields, TrainingConfig& config) {
 
 void visit_reward_rows(runtime::OptionFields& fields, TrainingConfig& config) {
   auto& options = config.as<RewardTaskOptions>();
-  fields.one_or_many(
-      runtime::required("train"),
-      config.data.train,
+  visit_pair_rows(
+      fields,
+      config,
+      options.keys,
       "JSON lines, CSV or TSV: one file or several, also patterns; a row is a prompt with a better and a worse answer: texts, or (JSON lines only) lists of messages, which the tokenizer's chat template renders. Without a prompt, both are whole texts or conversations");
-  fields.one_or_many(
-      "heldout",
-      config.data.heldout,
-      "the same (empty: nothing is scored): loss, accuracy (pairs whose better answer has the higher reward), margin and rewards");
-  fields.field(
-      "prompt_key", options.keys.prompt, "key or column of the prompt");
-  fields.field(
-      "chosen_key", options.keys.chosen, "key or column of the better answer");
-  fields.field(
-      "rejected_key",
-      options.keys.rejected,
-      "key or column of the worse answer");
   fields.field(
       "margin_key",
       options.keys.margin,
@@ -80,19 +69,6 @@ void visit_reward_sections(
     runtime::OptionFields& fields,
     TrainingConfig& config) {
   fields.object("reward", config.as<RewardTaskOptions>().reward, "");
-}
-
-void finish_reward(
-    const runtime::ConfigReader& reader,
-    TrainingConfig& config) {
-  finish_text_files(reader, config);
-  if (config.parallel.sizes.pipeline > 1 || config.parallel.sizes.context > 1) {
-    reader.get_object("parallel")
-        .fail(
-            "pipeline",
-            "the task reward does not know pipeline and context parallelism; "
-            "set both to 1");
-  }
 }
 
 zoo::WantedHead rewarding_head(const TrainingConfig& /*config*/) {
@@ -132,10 +108,7 @@ Task open_reward(
   SupervisedInputs inputs =
       reward_inputs(config, *task.model, *task.head, tokenizer);
   inputs.multiple_of = parallel.batches().sequence_multiple;
-  SupervisedOptions rows = options.texts();
-  // Names that rows do not have.
-  rows.messages = "(messages)";
-  rows.completion = "(completion)";
+  const SupervisedOptions rows = pair_row_options(options.rows, options.keys);
   const auto read = [&](const std::vector<std::string>& files) {
     const SupervisedEncoder texts(
         tokenizer,
@@ -144,8 +117,11 @@ Task open_reward(
         config.model_folder,
         task.head->vocab(),
         config.max_length);
-    return std::make_unique<RewardBatches>(
-        PreferenceEncoder(texts, rows, options.keys).read(files), inputs);
+    return std::make_unique<PreferenceBatches>(
+        PreferenceEncoder(texts, rows, options.keys).read(files),
+        inputs,
+        config.seed,
+        PairKind::kTexts);
   };
   if (state != ModelState::kTrained) {
     task.train = read(config.data.train);
@@ -173,7 +149,7 @@ const TaskKind kReward{
     .options = options_of<RewardTaskOptions>,
     .visit_model = visit_reward_model,
     .visit_data = visit_reward_rows,
-    .finish = finish_reward,
+    .finish = finish_pairs,
     .open = open_reward,
     .base_model = reward_model,
     .visit_sections = visit_reward_sections,

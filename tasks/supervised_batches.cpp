@@ -35,6 +35,39 @@ int64_t* begin_of(at::Tensor& tensor, size_t row) {
          static_cast<int64_t>(row) * tensor.size(1);
 }
 
+/// Numbers the texts of each row, the padding behind them as one more, and
+/// their positions.
+void add_documents(const RowTexts& texts, zoo::ModelInput& batch) {
+  const int64_t length = batch.input_ids.size(1);
+  at::Tensor documents = filled_rows(texts.size(), length, 0);
+  at::Tensor positions = filled_rows(texts.size(), length, 0);
+  for (size_t row = 0; row < texts.size(); ++row) {
+    int64_t begin = 0;
+    int64_t document = 0;
+    const auto add = [&](int64_t end) {
+      int64_t* ids = begin_of(documents, row);
+      std::fill(ids + begin, ids + end, document++);
+      int64_t* numbers = begin_of(positions, row);
+      std::iota(numbers + begin, numbers + end, int64_t{0});
+      begin = end;
+    };
+    for (const SupervisedText* text : texts[row]) {
+      add(begin + static_cast<int64_t>(text->tokens.size()));
+    }
+    add(length);
+  }
+  batch.position_ids = positions;
+  batch.others["document_ids"] = documents;
+}
+
+std::vector<int64_t> text_lengths(const std::vector<SupervisedText>& texts) {
+  std::vector<int64_t> lengths;
+  for (const SupervisedText& text : texts) {
+    lengths.push_back(static_cast<int64_t>(text.tokens.size()));
+  }
+  return lengths;
+}
+
 /// Tokens that end what a row is to say, such as the end of a chat's message,
 /// which the tokenizer's eos_token need not be.
 std::vector<int64_t> end_tokens(
@@ -128,58 +161,41 @@ std::string packed_text(const SupervisedInputs& inputs, size_t sequences) {
              : "";
 }
 
-DocumentRows::DocumentRows(
-    size_t rows,
-    int64_t length,
-    const SupervisedInputs& inputs)
-    : inputs_(inputs),
-      ids_(filled_rows(rows, length, inputs.padding_token)),
-      ends_(rows, 0),
-      counts_(rows, 0) {
-  if (inputs_.is_packed) {
-    documents_ = filled_rows(rows, length, 0);
-    positions_ = filled_rows(rows, length, 0);
-  }
-}
-
-int64_t DocumentRows::add(size_t row, const std::vector<int64_t>& tokens) {
-  const int64_t begin = ends_[row];
-  std::copy(tokens.begin(), tokens.end(), begin_of(ids_, row) + begin);
-  number(row, begin + static_cast<int64_t>(tokens.size()));
-  return begin;
-}
-
-void DocumentRows::number(size_t row, int64_t end) {
-  if (inputs_.is_packed) {
-    const int64_t begin = ends_[row];
-    std::fill(
-        begin_of(documents_, row) + begin,
-        begin_of(documents_, row) + end,
-        counts_[row]);
-    int64_t* positions = begin_of(positions_, row);
-    std::iota(positions + begin, positions + end, int64_t{0});
-  }
-  ends_[row] = end;
-  ++counts_[row];
-}
-
-void DocumentRows::store(zoo::ModelInput& batch) {
-  const int64_t length = ids_.size(1);
-  const bool has_padding = std::any_of(
-      ends_.begin(), ends_.end(), [&](int64_t end) { return end < length; });
-  batch.input_ids = ids_;
-  if (inputs_.is_packed) {
-    for (size_t row = 0; row < ends_.size(); ++row) {
-      number(row, length);
-    }
-    batch.position_ids = positions_;
-    batch.others["document_ids"] = documents_;
-  } else if (has_padding && inputs_.has_mask) {
-    batch.attention_mask = filled_rows(ends_.size(), length, 0);
-    for (size_t row = 0; row < ends_.size(); ++row) {
-      std::fill_n(begin_of(batch.attention_mask, row), ends_[row], 1);
+zoo::ModelInput text_rows(
+    const RowTexts& texts,
+    const SupervisedInputs& inputs) {
+  size_t longest = 1;
+  for_each_text(texts, [&](const SupervisedText& text, size_t, int64_t) {
+    longest = std::max(longest, text.tokens.size());
+  });
+  const int64_t length =
+      inputs.is_packed ? inputs.max_length
+                       : runtime::round_up(
+                             static_cast<int64_t>(longest), inputs.multiple_of);
+  zoo::ModelInput batch;
+  batch.input_ids = filled_rows(texts.size(), length, inputs.padding_token);
+  std::vector<int64_t> ends(texts.size(), 0);
+  for_each_text(
+      texts, [&](const SupervisedText& text, size_t row, int64_t begin) {
+        std::copy(
+            text.tokens.begin(),
+            text.tokens.end(),
+            begin_of(batch.input_ids, row) + begin);
+        ends[row] = begin + static_cast<int64_t>(text.tokens.size());
+      });
+  if (inputs.is_packed) {
+    add_documents(texts, batch);
+  } else if (
+      inputs.has_mask &&
+      std::any_of(ends.begin(), ends.end(), [&](int64_t end) {
+        return end < length;
+      })) {
+    batch.attention_mask = filled_rows(ends.size(), length, 0);
+    for (size_t row = 0; row < ends.size(); ++row) {
+      std::fill_n(begin_of(batch.attention_mask, row), ends[row], 1);
     }
   }
+  return batch;
 }
 
 SupervisedBatches::SupervisedBatches(
@@ -188,15 +204,13 @@ SupervisedBatches::SupervisedBatches(
     SupervisedScoring scoring,
     text::Tokenizer tokenizer,
     uint64_t seed)
-    : texts_(std::move(texts)),
+    : RowBatches(
+          sequences_of(text_lengths(texts), inputs, seed),
+          {.measures_metric = false}),
+      texts_(std::move(texts)),
       inputs_(inputs),
       scoring_(std::move(scoring)),
       tokenizer_(std::move(tokenizer)) {
-  std::vector<int64_t> lengths;
-  for (const SupervisedText& text : texts_) {
-    lengths.push_back(static_cast<int64_t>(text.tokens.size()));
-  }
-  sequences_ = sequences_of(lengths, inputs_, seed);
   if (!scoring_.metrics.empty()) {
     prompts_.emplace();
     prompts_->options = scoring_.options;
@@ -225,46 +239,36 @@ std::string SupervisedBatches::text() const {
       packed_text(inputs_, size()));
 }
 
-zoo::ModelInput SupervisedBatches::make(
-    const std::vector<size_t>& examples,
-    int64_t /*epoch*/,
-    bool loss_only) const {
-  const auto longest_of = [&](const auto& member) {
-    size_t longest = 1;
-    for (const size_t example : examples) {
-      const SupervisedText& text = texts_[sequences_[example].front()];
-      longest = std::max(longest, (text.*member).size());
-    }
-    return runtime::round_up(
-        static_cast<int64_t>(longest), inputs_.multiple_of);
-  };
-  const int64_t length = inputs_.is_packed
-                             ? inputs_.max_length
-                             : longest_of(&SupervisedText::tokens);
-  zoo::ModelInput batch;
-  batch.loss_only = loss_only;
-  batch.labels = filled_rows(
-      examples.size(),
-      inputs_.kind == PromptKind::kDecoder
-          ? length
-          : longest_of(&SupervisedText::target),
-      kNoLabel);
-  DocumentRows rows(examples.size(), length, inputs_);
-  for (size_t i = 0; i < examples.size(); ++i) {
-    int64_t* labels = begin_of(batch.labels, i);
-    for (const size_t row : sequences_[examples[i]]) {
-      const SupervisedText& text = texts_[row];
-      const int64_t begin = rows.add(i, text.tokens);
-      for (const TokenRange& range : text.answers) {
-        std::copy(
-            text.tokens.begin() + range.begin,
-            text.tokens.begin() + range.end,
-            labels + begin + range.begin);
-      }
-      std::copy(text.target.begin(), text.target.end(), labels);
+zoo::ModelInput SupervisedBatches::rows(
+    const std::vector<size_t>& numbers) const {
+  RowTexts texts;
+  size_t longest_target = 1;
+  for (const size_t number : numbers) {
+    texts.emplace_back();
+    for (const size_t row : examples()[number]) {
+      texts.back().push_back(&texts_[row]);
+      longest_target = std::max(longest_target, texts_[row].target.size());
     }
   }
-  rows.store(batch);
+  zoo::ModelInput batch = text_rows(texts, inputs_);
+  batch.labels = filled_rows(
+      numbers.size(),
+      inputs_.kind == PromptKind::kDecoder
+          ? batch.input_ids.size(1)
+          : runtime::round_up(
+                static_cast<int64_t>(longest_target), inputs_.multiple_of),
+      kNoLabel);
+  for_each_text(
+      texts, [&](const SupervisedText& text, size_t row, int64_t begin) {
+        int64_t* labels = begin_of(batch.labels, row);
+        for (const TokenRange& range : text.answers) {
+          std::copy(
+              text.tokens.begin() + range.begin,
+              text.tokens.begin() + range.end,
+              labels + begin + range.begin);
+        }
+        std::copy(text.target.begin(), text.target.end(), labels);
+      });
   return batch;
 }
 

@@ -4,8 +4,8 @@
 // part.
 
 #include "tessera/tasks/generated_metrics.h"
+#include "tessera/tasks/row_batches.h"
 #include "tessera/tasks/supervised_texts.h"
-#include "tessera/zoo/data/data_set.h"
 
 #include <c10/core/Device.h>
 
@@ -69,33 +69,33 @@ std::vector<std::vector<size_t>> sequences_of(
 /// ", in 3 sequences of 1024 tokens"; empty if rows are not packed.
 std::string packed_text(const SupervisedInputs& inputs, size_t sequences);
 
-/// The inputs of a batch that is filled with documents: tokens, and what keeps
-/// apart the documents of a sequence, or masks its padding.
-class DocumentRows {
- public:
-  DocumentRows(size_t rows, int64_t length, const SupervisedInputs& inputs);
+/// The texts of each row of a batch: one, or, packed, several.
+using RowTexts = std::vector<std::vector<const SupervisedText*>>;
 
-  /// Appends a document to a row.
-  /// @return where it begins in that row.
-  int64_t add(size_t row, const std::vector<int64_t>& tokens);
-  /// Adds the inputs to `batch`; the last call.
-  void store(zoo::ModelInput& batch);
+/// A batch of texts, one behind the other in their row: tokens, and what keeps
+/// apart the texts of a packed row, or masks the padding of others.
+zoo::ModelInput text_rows(
+    const RowTexts& texts,
+    const SupervisedInputs& inputs);
 
- private:
-  /// What follows in the row, up to `end`, is a document.
-  void number(size_t row, int64_t end);
-
-  const SupervisedInputs& inputs_;
-  at::Tensor ids_;
-  at::Tensor documents_, positions_; ///< undefined if rows are not packed
-  std::vector<int64_t> ends_; ///< of each row
-  std::vector<int64_t> counts_; ///< the documents of each row
-};
+/// Calls `visit` with each text, the number of its row, and where it begins in
+/// that.
+template <typename Visit>
+void for_each_text(const RowTexts& texts, Visit visit) {
+  for (size_t row = 0; row < texts.size(); ++row) {
+    int64_t begin = 0;
+    for (const SupervisedText* text : texts[row]) {
+      visit(*text, row, begin);
+      begin += static_cast<int64_t>(text->tokens.size());
+    }
+  }
+}
 
 /// Packed sequences are the same in each epoch. They have document_ids and
 /// position_ids that begin anew in each row, labels -100 but for what is
 /// learned, and padding that is a document of its own.
-class SupervisedBatches : public zoo::DataSet {
+/// An example is the numbers of its rows.
+class SupervisedBatches : public RowBatches<std::vector<size_t>> {
  public:
   SupervisedBatches(
       std::vector<SupervisedText> texts,
@@ -104,33 +104,19 @@ class SupervisedBatches : public zoo::DataSet {
       text::Tokenizer tokenizer,
       uint64_t seed);
 
-  size_t size() const override {
-    return sequences_.size();
-  }
   std::string text() const override;
-  zoo::ModelInput make(
-      const std::vector<size_t>& examples,
-      int64_t epoch,
-      bool loss_only) const override;
-  bool measures_metric() const override {
-    return false;
-  }
   const zoo::ScoredPrompts* prompts() const override {
     return prompts_ ? &*prompts_ : nullptr;
   }
   TaskScore report(const zoo::Score& score) const override;
 
-  /// The rows of an example.
-  const std::vector<size_t>& rows(size_t example) const {
-    return sequences_[example];
-  }
-
  private:
+  zoo::ModelInput rows(const std::vector<size_t>& numbers) const override;
+
   std::vector<SupervisedText> texts_;
   SupervisedInputs inputs_;
   SupervisedScoring scoring_;
   text::Tokenizer tokenizer_;
-  std::vector<std::vector<size_t>> sequences_; ///< rows of each
   std::optional<zoo::ScoredPrompts> prompts_;
 };
 

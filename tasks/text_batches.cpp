@@ -134,18 +134,22 @@ TextBatches::TextBatches(
     size_t classes,
     std::vector<TextMetric> metrics,
     const TextInputs& inputs)
-    : examples_(std::move(examples)),
+    : RowBatches(
+          std::move(examples),
+          {.outputs_per_example = labels == zoo::HeadLabels::kNumbers
+                                      ? 1
+                                      : static_cast<int64_t>(classes)}),
       files_(std::move(files)),
       labels_(labels),
       classes_(classes),
       metrics_(std::move(metrics)),
       inputs_(inputs) {
-  const bool has_groups =
-      classes_ == 2 &&
-      std::none_of(
-          examples_.begin(), examples_.end(), [](const LabelledEncoding& one) {
-            return one.group.empty();
-          });
+  const bool has_groups = classes_ == 2 && std::none_of(
+                                               this->examples().begin(),
+                                               this->examples().end(),
+                                               [](const LabelledEncoding& one) {
+                                                 return one.group.empty();
+                                               });
   for (const TextMetric& metric : metrics_) {
     TESSERA_CHECK(
         has_groups || !metric.needs_groups,
@@ -161,25 +165,22 @@ std::string TextBatches::text() const {
               : runtime::count_text(static_cast<int64_t>(classes_), "label"));
 }
 
-zoo::ModelInput TextBatches::make(
-    const std::vector<size_t>& examples,
-    int64_t /*epoch*/,
-    bool /*loss_only*/) const {
+zoo::ModelInput TextBatches::rows(const std::vector<size_t>& numbers) const {
   std::vector<text::Encoding> encodings;
   std::vector<int64_t> classes;
-  std::vector<double> numbers;
+  std::vector<double> values;
   at::Tensor several;
   if (labels_ == zoo::HeadLabels::kClasses) {
     several = at::zeros(
-        {static_cast<int64_t>(examples.size()), static_cast<int64_t>(classes_)},
+        {static_cast<int64_t>(numbers.size()), static_cast<int64_t>(classes_)},
         at::kFloat);
   }
-  for (size_t row = 0; row < examples.size(); ++row) {
-    const LabelledEncoding& example = examples_[examples[row]];
+  for (size_t row = 0; row < numbers.size(); ++row) {
+    const LabelledEncoding& example = examples()[numbers[row]];
     encodings.push_back(example.encoding);
     switch (labels_) {
       case zoo::HeadLabels::kNumbers:
-        numbers.push_back(example.number);
+        values.push_back(example.number);
         break;
       case zoo::HeadLabels::kClasses:
         for (const int64_t label : example.labels) {
@@ -192,7 +193,7 @@ zoo::ModelInput TextBatches::make(
   }
   zoo::ModelInput batch = padded_input(encodings, inputs_);
   batch.labels = runtime::to_device(
-      labels_ == zoo::HeadLabels::kNumbers   ? at::tensor(numbers, at::kFloat)
+      labels_ == zoo::HeadLabels::kNumbers   ? at::tensor(values, at::kFloat)
       : labels_ == zoo::HeadLabels::kClasses ? several
                                              : at::tensor(classes, at::kLong),
       inputs_.device);
@@ -204,7 +205,7 @@ TextPredictions TextBatches::predictions(
     std::optional<size_t> file) const {
   TextPredictions predictions{labels_, text::ClassCounts(classes_), {}, {}, {}};
   const auto* logits = outputs.const_data_ptr<double>();
-  for (const LabelledEncoding& example : examples_) {
+  for (const LabelledEncoding& example : examples()) {
     if (file && example.file != *file) {
     } else if (labels_ == zoo::HeadLabels::kNumbers) {
       predictions.predicted.push_back(*logits);
@@ -255,7 +256,7 @@ TaskScore TextBatches::report(const zoo::Score& score) const {
     result.values["heldout_loss"] = score.loss;
     result.values["heldout_examples"] = score.examples;
     if (labels_ == zoo::HeadLabels::kClass) {
-      const double majority = majority_share(examples_);
+      const double majority = majority_share(examples());
       result.text += formatted(
           " (always guessing the most frequent label: {:.1f} %)",
           100 * majority);

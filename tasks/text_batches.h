@@ -2,10 +2,10 @@
 #pragma once
 // `TextBatches` makes batches of labeled texts, each padded to its longest row.
 
+#include "tessera/tasks/row_batches.h"
 #include "tessera/tasks/text_classification_data.h"
 #include "tessera/tasks/text_metrics.h"
 #include "tessera/text/tokenizer/tokenizer.h"
-#include "tessera/zoo/data/data_set.h"
 
 #include <c10/core/Device.h>
 
@@ -61,7 +61,7 @@ zoo::ModelInput padded_input(
     const TextInputs& inputs);
 
 /// Texts with a class each, with any number of classes, or with numbers.
-class TextBatches : public zoo::DataSet {
+class TextBatches : public RowBatches<LabelledEncoding> {
  public:
   /// @param files whose texts are also scored by themselves, if there are
   ///     several; in the order of LabelledEncoding::file.
@@ -74,31 +74,16 @@ class TextBatches : public zoo::DataSet {
       std::vector<TextMetric> metrics,
       const TextInputs& inputs);
 
-  size_t size() const override {
-    return examples_.size();
-  }
   std::string text() const override;
-  zoo::ModelInput make(
-      const std::vector<size_t>& examples,
-      int64_t epoch,
-      bool loss_only) const override;
-  bool measures_metric() const override {
-    return true;
-  }
-  int64_t outputs_per_example() const override {
-    return labels_ == zoo::HeadLabels::kNumbers
-               ? 1
-               : static_cast<int64_t>(classes_);
-  }
   TaskScore report(const zoo::Score& score) const override;
 
  private:
+  zoo::ModelInput rows(const std::vector<size_t>& numbers) const override;
   /// @param file the only one that counts; nullopt: all.
   TextPredictions predictions(
       const at::Tensor& outputs,
       std::optional<size_t> file) const;
 
-  std::vector<LabelledEncoding> examples_;
   std::vector<std::filesystem::path> files_;
   zoo::HeadLabels labels_;
   size_t classes_;

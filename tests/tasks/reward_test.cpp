@@ -6,7 +6,7 @@
 #include "support/expect_error.h"
 #include "tasks/preference_run.h"
 #include "tessera/tasks/evaluate_run.h"
-#include "tessera/tasks/reward_batches.h"
+#include "tessera/tasks/preference_batches.h"
 #include "tessera/tasks/reward_predictor.h"
 
 namespace tessera::tasks::reward_test {
@@ -139,13 +139,15 @@ TEST_F(Reward, RowsHaveMargins) {
     wide["margin"] = 1.5;
     const auto pairs = read({wide, wide});
     EXPECT_EQ(pairs[1].margin, 1.5);
-    const zoo::ModelInput batch =
-        RewardBatches(pairs, {.max_length = 96}).make({1}, 0, true);
+    const auto batch_of = [](const std::vector<PreferencePair>& of,
+                             size_t example) {
+      return PreferenceBatches(of, {.max_length = 96}, 0, PairKind::kTexts)
+          .make({example}, 0, true);
+    };
+    const zoo::ModelInput batch = batch_of(pairs, 1);
     EXPECT_TRUE(batch.others.at(kRewardMargins).equal(torch::full({1}, 1.5F)));
     EXPECT_EQ(batch.input_ids.size(0), 2);
-    EXPECT_FALSE(RewardBatches(read({row}), {.max_length = 96})
-                     .make({0}, 0, true)
-                     .others.contains(kRewardMargins));
+    EXPECT_FALSE(batch_of(read({row}), 0).others.contains(kRewardMargins));
     // Whole texts, as of hh-rlhf.
     const auto whole = read({{{"chosen", "a b"}, {"rejected", "a c"}}});
     EXPECT_EQ(

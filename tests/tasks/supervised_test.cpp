@@ -537,7 +537,7 @@ TEST_F(Supervised, PackedAndPaddedRowsHaveTheLossesOfRowsAlone) {
         for (size_t i = 0; i < data->size(); ++i) {
           double sum = 0;
           int64_t learned = 0;
-          for (const size_t one : data->rows(i)) {
+          for (const size_t one : data->examples()[i]) {
             sum += sums[one];
             learned += texts[one].learned();
           }
@@ -547,7 +547,7 @@ TEST_F(Supervised, PackedAndPaddedRowsHaveTheLossesOfRowsAlone) {
               sum / static_cast<double>(learned),
               1e-10)
               << name << " " << i;
-          if (data->rows(i).size() > 1) {
+          if (data->examples()[i].size() > 1) {
             zoo::ModelInput without = input; // makes a difference
             without.others.erase("document_ids");
             EXPECT_GT(
