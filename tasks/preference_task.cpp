@@ -14,7 +14,7 @@
 #include "tessera/tasks/text_batches.h"
 #include "tessera/tasks/training_config.h"
 #include "tessera/zoo/adapters/lora.h"
-#include "tessera/zoo/models/pretrained.h"
+#include "tessera/zoo/models/registry.h"
 
 #include <memory>
 #include <utility>
@@ -167,14 +167,9 @@ Task open_preference(
     World& /*world*/,
     ParallelRun& parallel,
     ModelState state) {
-  zoo::FromPretrainedOptions options;
-  options.context = zoo::layer_context(parallel);
-  options.lazy = true;
-  options.strict = config.strict;
-  options.unties = unties_of(config);
-  options.head = preferring_head(config);
   Task task;
-  task.model = zoo::from_pretrained(config.model_folder, options);
+  task.model = pretrained_model(
+      config, zoo::layer_context(parallel), preferring_head(config));
   task.head = head_of(*task.model);
   check_positions(*task.model, config.max_length);
   const text::Tokenizer tokenizer =

@@ -5,7 +5,7 @@
 #include "tessera/tasks/run_model.h"
 #include "tessera/tasks/text_classification_task.h"
 #include "tessera/tasks/training_config.h"
-#include "tessera/zoo/models/pretrained.h"
+#include "tessera/zoo/models/registry.h"
 
 #include <algorithm>
 
@@ -14,13 +14,8 @@ namespace tessera::tasks {
 std::shared_ptr<zoo::Model> prompted_model(
     const TrainingConfig& config,
     const zoo::LayerContext& context) {
-  zoo::FromPretrainedOptions options;
-  options.context = context;
-  options.lazy = true;
-  options.strict = config.strict;
-  options.unties = unties_of(config);
-  options.head = {"language model", goes_on_with_prompts};
-  return zoo::from_pretrained(config.model_folder, options);
+  return pretrained_model(
+      config, context, {"language model", goes_on_with_prompts});
 }
 
 bool goes_on_with_prompts(const zoo::Head& head) {

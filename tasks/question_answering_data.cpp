@@ -45,14 +45,7 @@ std::string string_at(
     const json& object,
     const std::string& key,
     const std::string& place) {
-  const json& value = value_at(object, key, place);
-  TESSERA_CHECK(
-      value.is_string(),
-      "{}: '{}' is {}; expected a string",
-      place,
-      key,
-      runtime::show_json(value));
-  return value.get<std::string>();
+  return checked_string(value_at(object, key, place), key, place);
 }
 
 const json& array_at(

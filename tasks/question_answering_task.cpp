@@ -6,10 +6,11 @@
 #include "tessera/runtime/core/option_fields.h"
 #include "tessera/tasks/question_answering_data.h"
 #include "tessera/tasks/question_batches.h"
+#include "tessera/tasks/run_model.h"
 #include "tessera/tasks/training_config.h"
 #include "tessera/text/rows/file_patterns.h"
 #include "tessera/zoo/heads/head.h"
-#include "tessera/zoo/models/pretrained.h"
+#include "tessera/zoo/models/registry.h"
 
 #include <algorithm>
 #include <memory>
@@ -110,12 +111,7 @@ zoo::WantedHead answer_head(const TrainingConfig& /*config*/) {
 std::shared_ptr<zoo::Model> answer_model(
     const TrainingConfig& config,
     const zoo::LayerContext& context) {
-  zoo::FromPretrainedOptions options;
-  options.context = context;
-  options.lazy = true;
-  options.strict = config.strict;
-  options.head = answer_head(config);
-  return zoo::from_pretrained(config.model_folder, options);
+  return pretrained_model(config, context, answer_head(config));
 }
 
 Task open_questions(

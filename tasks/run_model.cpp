@@ -39,18 +39,38 @@ std::function<bool(const zoo::TiedHead&)> unties_of(
                      : std::function<bool(const zoo::TiedHead&)>();
 }
 
-std::shared_ptr<zoo::Model> pretrained_model(
+namespace {
+
+zoo::FromPretrainedOptions lazy_options(
     const TrainingConfig& config,
     const zoo::LayerContext& context) {
   zoo::FromPretrainedOptions options;
-  options.architecture = config.architecture;
-  options.config = class_fields(config.classes, config.problem_type);
-  options.fresh_heads = !options.config.empty();
-  options.class_order = config.class_order;
   options.strict = config.strict;
   options.context = context;
   options.lazy = true;
   options.unties = unties_of(config);
+  return options;
+}
+
+} // namespace
+
+std::shared_ptr<zoo::Model> pretrained_model(
+    const TrainingConfig& config,
+    const zoo::LayerContext& context,
+    zoo::WantedHead head) {
+  zoo::FromPretrainedOptions options = lazy_options(config, context);
+  options.head = std::move(head);
+  return zoo::from_pretrained(config.model_folder, options);
+}
+
+std::shared_ptr<zoo::Model> pretrained_model(
+    const TrainingConfig& config,
+    const zoo::LayerContext& context) {
+  zoo::FromPretrainedOptions options = lazy_options(config, context);
+  options.architecture = config.architecture;
+  options.config = class_fields(config.classes, config.problem_type);
+  options.fresh_heads = !options.config.empty();
+  options.class_order = config.class_order;
   return zoo::from_pretrained(config.model_folder, options);
 }
 

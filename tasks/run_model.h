@@ -15,6 +15,12 @@
 #include <optional>
 #include <string>
 
+namespace tessera::zoo {
+
+struct WantedHead;
+
+} // namespace tessera::zoo
+
 namespace tessera::tasks {
 
 /// How the layers of configured_model() are constructed on this rank.
@@ -39,6 +45,12 @@ std::function<bool(const zoo::TiedHead&)> unties_of(
 std::shared_ptr<zoo::Model> pretrained_model(
     const TrainingConfig& config,
     const zoo::LayerContext& context);
+
+/// The same with a head of this kind, which the folder must have.
+std::shared_ptr<zoo::Model> pretrained_model(
+    const TrainingConfig& config,
+    const zoo::LayerContext& context,
+    zoo::WantedHead head);
 
 /// Adds the adapter, if the configuration has one, and logs its size.
 /// Collective.

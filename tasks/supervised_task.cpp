@@ -8,7 +8,7 @@
 #include "tessera/tasks/supervised_batches.h"
 #include "tessera/tasks/text_batches.h"
 #include "tessera/tasks/training_config.h"
-#include "tessera/zoo/models/pretrained.h"
+#include "tessera/zoo/models/registry.h"
 
 #include <memory>
 #include <utility>
@@ -170,14 +170,9 @@ Task open_supervised(
     World& /*world*/,
     ParallelRun& parallel,
     ModelState state) {
-  zoo::FromPretrainedOptions options;
-  options.context = zoo::layer_context(parallel);
-  options.lazy = true;
-  options.strict = config.strict;
-  options.unties = unties_of(config);
-  options.head = writing_head(config);
   Task task;
-  task.model = zoo::from_pretrained(config.model_folder, options);
+  task.model = pretrained_model(
+      config, zoo::layer_context(parallel), writing_head(config));
   task.head = head_of(*task.model);
   TESSERA_CHECK(
       !task.model->fills_blanks(),

@@ -50,21 +50,6 @@ const json& column_of(
   return *found;
 }
 
-std::string text_column(
-    const json& object,
-    const std::string& key,
-    const std::string& place,
-    const char* options) {
-  const json& value = column_of(object, key, place, options);
-  TESSERA_CHECK(
-      value.is_string(),
-      "{}: '{}' is {}; expected a string",
-      place,
-      key,
-      runtime::show_json(value));
-  return value.get<std::string>();
-}
-
 /// nullopt: no class.
 std::optional<LabelKind> kind_of_class(const json& value) {
   return value.is_string()           ? std::optional(LabelKind::kStrings)
@@ -504,6 +489,19 @@ std::string LabelledTexts::place(const LabelledText& text) const {
   return formatted("{}:{}", files.at(text.file).string(), text.line);
 }
 
+std::string checked_string(
+    const json& value,
+    const std::string& key,
+    const std::string& place) {
+  TESSERA_CHECK(
+      value.is_string(),
+      "{}: '{}' is {}; expected a string",
+      place,
+      key,
+      runtime::show_json(value));
+  return value.get<std::string>();
+}
+
 std::optional<double> finite_number(const json& value) {
   double number = 0;
   if (value.is_number()) {
@@ -527,9 +525,12 @@ LabelledText text_in(
     const std::string& place,
     const char* options) {
   LabelledText text;
-  text.text = text_column(object, columns.front(), place, options);
+  const auto column = [&](const std::string& key) {
+    return checked_string(column_of(object, key, place, options), key, place);
+  };
+  text.text = column(columns.front());
   if (columns.size() > 1) {
-    text.second = text_column(object, columns.back(), place, options);
+    text.second = column(columns.back());
   }
   return text;
 }

@@ -69,6 +69,13 @@ struct LabelledTexts {
 /// A finite number, or a string that is one, as in a converted CSV file.
 std::optional<double> finite_number(const nlohmann::json& value);
 
+/// @param key of the value. @param place of its row, for messages.
+/// @throws tessera::Error unless the value is a string.
+std::string checked_string(
+    const nlohmann::json& value,
+    const std::string& key,
+    const std::string& place);
+
 /// The text, or the pair of texts, of a JSON object; `place` names it in
 /// messages, and `options` what names the columns.
 /// @throws Error on a column that is missing, or not a string.

@@ -8,7 +8,6 @@
 #include "tessera/text/tokenizer/utf8.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <map>
 #include <utility>
@@ -90,23 +89,10 @@ const std::vector<json>& list_of(
   return value.get_ref<const std::vector<json>&>();
 }
 
+/// As finite_number(), or false and true.
 std::optional<double> number_in(const json& value) {
-  double number = 0;
-  if (value.is_number()) {
-    number = value.get<double>();
-  } else if (value.is_string()) {
-    const auto& text = value.get_ref<const std::string&>();
-    const char* const end = text.data() + text.size();
-    const auto [stop, code] = std::from_chars(text.data(), end, number);
-    if (code != std::errc() || stop != end) {
-      return std::nullopt;
-    }
-  } else if (value.is_boolean()) {
-    number = value.get<bool>() ? 1 : 0;
-  } else {
-    return std::nullopt;
-  }
-  return std::isfinite(number) ? std::optional(number) : std::nullopt;
+  return value.is_boolean() ? std::optional(value.get<bool>() ? 1.0 : 0.0)
+                            : finite_number(value);
 }
 
 /// The class of a label: its name, its number, or false and true.

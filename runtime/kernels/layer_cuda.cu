@@ -207,18 +207,22 @@ bool fits_layer_packs(int64_t numel, int width, const Pointers*... arrays) {
 template <typename T>
 constexpr int kLayerPack = 16 / sizeof(T);
 
-} // namespace
-
-cudaError_t launch_gated(const GatedRows& rows, cudaStream_t stream) {
+/// Launches kernel_of.operator()<number of the function, type, width>(), in
+/// packs if the arrays can be read so.
+template <typename KernelOf, typename... Pointers>
+cudaError_t launch_gates(
+    const GatedRows& rows,
+    cudaStream_t stream,
+    const KernelOf& kernel_of,
+    const Pointers*... arrays) {
   return with_element(rows.type, [&]<typename T>(T) {
     return with_gate(rows.function, [&]<int kFunction>() {
       constexpr int kPack = kLayerPack<T>;
-      const bool packed =
-          fits_layer_packs(rows.numel, kPack, rows.gate, rows.up, rows.y);
+      const bool packed = fits_layer_packs(rows.numel, kPack, arrays...);
       const int64_t per_block = int64_t{kLayerThreads} * (packed ? kPack : 1);
       return launch(
-          packed ? &gated_kernel<kFunction, T, kPack>
-                 : &gated_kernel<kFunction, T, 1>,
+          packed ? kernel_of.template operator()<kFunction, T, kPack>()
+                 : kernel_of.template operator()<kFunction, T, 1>(),
           layer_blocks((rows.numel + per_block - 1) / per_block),
           kLayerThreads,
           stream,
@@ -227,28 +231,32 @@ cudaError_t launch_gated(const GatedRows& rows, cudaStream_t stream) {
   });
 }
 
+} // namespace
+
+cudaError_t launch_gated(const GatedRows& rows, cudaStream_t stream) {
+  return launch_gates(
+      rows,
+      stream,
+      []<int kFunction, typename T, int kWidth>() {
+        return &gated_kernel<kFunction, T, kWidth>;
+      },
+      rows.gate,
+      rows.up,
+      rows.y);
+}
+
 cudaError_t launch_gated_backward(const GatedRows& rows, cudaStream_t stream) {
-  return with_element(rows.type, [&]<typename T>(T) {
-    return with_gate(rows.function, [&]<int kFunction>() {
-      constexpr int kPack = kLayerPack<T>;
-      const bool packed = fits_layer_packs(
-          rows.numel,
-          kPack,
-          rows.gate,
-          rows.up,
-          rows.gradient,
-          rows.gradient_gate,
-          rows.gradient_up);
-      const int64_t per_block = int64_t{kLayerThreads} * (packed ? kPack : 1);
-      return launch(
-          packed ? &gated_backward_kernel<kFunction, T, kPack>
-                 : &gated_backward_kernel<kFunction, T, 1>,
-          layer_blocks((rows.numel + per_block - 1) / per_block),
-          kLayerThreads,
-          stream,
-          rows);
-    });
-  });
+  return launch_gates(
+      rows,
+      stream,
+      []<int kFunction, typename T, int kWidth>() {
+        return &gated_backward_kernel<kFunction, T, kWidth>;
+      },
+      rows.gate,
+      rows.up,
+      rows.gradient,
+      rows.gradient_gate,
+      rows.gradient_up);
 }
 
 cudaError_t launch_rotary(const RotaryHeads& all, cudaStream_t stream) {

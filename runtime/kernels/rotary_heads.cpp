@@ -159,14 +159,15 @@ HeadRows rows_of(const at::Tensor& x, const at::Tensor& y) {
       .y_strides = {y.stride(0), y.stride(1), y.stride(2)}};
 }
 
+template <void (*kKernel)(const RotaryHeads&)>
 RotatedHeads rotate_by(
-    void (*kernel)(const RotaryHeads&),
     const at::Tensor& query_,
     const at::Tensor& key_,
     const at::Tensor& cosines_,
     const at::Tensor& sines_,
     bool adjacent,
     bool inverse) {
+  const c10::DeviceGuard guard(query_.device());
   const at::Tensor query = with_dense_heads(query_);
   const at::Tensor key = with_dense_heads(key_);
   const at::Tensor cosines = cosines_.contiguous();
@@ -177,7 +178,7 @@ RotatedHeads rotate_by(
   const int64_t half = cosines.size(3);
   if (query.numel() + key.numel() > 0 &&
       !is_dry_memory(rotated_query.const_data_ptr())) {
-    kernel(
+    kKernel(
         {.type = *detail::element_type(query.scalar_type()),
          .rows = {rows_of(query, rotated_query), rows_of(key, rotated_key)},
          .cosines = cosines.const_data_ptr(),
@@ -191,28 +192,6 @@ RotatedHeads rotate_by(
          .inverse = inverse});
   }
   return {rotated_query, rotated_key};
-}
-
-RotatedHeads rotate_of_cpu(
-    const at::Tensor& query,
-    const at::Tensor& key,
-    const at::Tensor& cosines,
-    const at::Tensor& sines,
-    bool adjacent,
-    bool inverse) {
-  return rotate_by(
-      &rotate_on_cpu, query, key, cosines, sines, adjacent, inverse);
-}
-
-RotatedHeads rotate_of_device(
-    const at::Tensor& query,
-    const at::Tensor& key,
-    const at::Tensor& cosines,
-    const at::Tensor& sines,
-    bool adjacent,
-    bool inverse) {
-  const c10::DeviceGuard guard(query.device());
-  return rotate_by(&rotate_cuda, query, key, cosines, sines, adjacent, inverse);
 }
 
 RotaryOperator rotate_with_graph;
@@ -229,10 +208,11 @@ void define_rotary_operator() {
         "rotate_heads",
         torch::dispatch(c10::DispatchKey::Autograd, &rotate_with_graph));
     defined->impl(
-        "rotate_heads", torch::dispatch(c10::DispatchKey::CPU, &rotate_of_cpu));
+        "rotate_heads",
+        torch::dispatch(c10::DispatchKey::CPU, &rotate_by<rotate_on_cpu>));
     defined->impl(
         "rotate_heads",
-        torch::dispatch(c10::DispatchKey::CUDA, &rotate_of_device));
+        torch::dispatch(c10::DispatchKey::CUDA, &rotate_by<rotate_cuda>));
     return defined;
   }();
   static_cast<void>(library);
