@@ -4,7 +4,7 @@
 
 #include "program_main.h"
 
-#include "tessera/engine/checkpoint/manifest.h"
+#include "tessera/engine/checkpoint/checkpoint_reader.h"
 #include "tessera/engine/optim/state_names.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/size_text.h"
@@ -46,18 +46,17 @@ std::string shape_text(const ordered_json& shape) {
 /// Lists a checkpoint of Tessera.
 class CheckpointListing {
  public:
-  CheckpointListing(fs::path path, bool verify)
-      : path_(std::move(path)),
-        manifest_(engine::read_manifest(path_)),
-        verify_(verify) {}
+  CheckpointListing(const fs::path& path, bool verify)
+      : saved_(path), verify_(verify) {}
 
   ordered_json list() {
-    for (const engine::SavedRank& rank : manifest_.ranks) {
-      add_rank(rank);
+    const engine::CheckpointManifest& manifest = saved_.manifest();
+    for (int r = 0; r < saved_.world_size(); ++r) {
+      add_rank(r);
     }
     ordered_json parameters = ordered_json::array();
     int64_t numel = 0;
-    for (const auto& [name, parameter] : manifest_.parameters) {
+    for (const auto& [name, parameter] : manifest.parameters) {
       const int64_t own = numel_of(parameter.sizes);
       numel += own;
       ordered_json states = ordered_json::object();
@@ -83,11 +82,11 @@ class CheckpointListing {
     }
     return {
         {"kind", "checkpoint"},
-        {"path", path_.string()},
-        {"step", manifest_.step},
-        {"ranks", manifest_.ranks.size()},
-        {"tensor_ranks", manifest_.tensor_ranks},
-        {"pipeline_stages", manifest_.stages},
+        {"path", saved_.path().string()},
+        {"step", manifest.step},
+        {"ranks", manifest.ranks.size()},
+        {"tensor_ranks", manifest.tensor_ranks},
+        {"pipeline_stages", manifest.stages},
         {"parameters_numel", numel},
         {"bytes", bytes_},
         {"files", files_},
@@ -112,31 +111,26 @@ class CheckpointListing {
     return numel;
   }
 
-  void add_rank(const engine::SavedRank& rank) {
-    const fs::path file = path_ / rank.file;
-    std::error_code code;
-    const auto size = fs::file_size(file, code);
+  void add_rank(int r) {
+    const engine::SavedRank& rank =
+        saved_.manifest().ranks[static_cast<size_t>(r)];
     files_.push_back(
         {{"file", rank.file},
          {"bytes", rank.bytes},
          {"tensors", rank.tensors.size()}});
     bytes_ += static_cast<int64_t>(rank.bytes);
-    if (code || size != rank.bytes) {
-      problems_.push_back(formatted(
-          "{} {}, but the manifest says {} bytes",
-          rank.file,
-          code ? "is missing" : "has " + std::to_string(size) + " bytes",
-          rank.bytes));
+    if (const auto problem = saved_.problem_of(r)) {
+      problems_.push_back(rank.file + " " + *problem);
       return;
     }
-    const auto opened = runtime::SafetensorsFile::open(file);
+    const runtime::SafetensorsFile& opened = saved_.file(r);
     for (const engine::SavedTensor& tensor : rank.tensors) {
       if (!opened.contains(tensor.name)) {
         problems_.push_back(formatted("{} lacks '{}'", rank.file, tensor.name));
         continue;
       }
       const runtime::SafetensorsEntry& entry = opened.at(tensor.name);
-      if (verify_ && runtime::checksum_of(entry.data) != tensor.checksum) {
+      if (verify_ && !engine::CheckpointFiles::is_undamaged(entry, tensor)) {
         problems_.push_back(formatted(
             "{}: '{}' does not have the checksum in the manifest",
             rank.file,
@@ -152,8 +146,7 @@ class CheckpointListing {
     }
   }
 
-  fs::path path_;
-  engine::CheckpointManifest manifest_;
+  engine::CheckpointFiles saved_;
   bool verify_;
   int64_t bytes_ = 0;
   ordered_json files_ = ordered_json::array();

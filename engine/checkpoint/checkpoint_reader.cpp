@@ -61,12 +61,81 @@ bool overlap(const TensorSlice& first, const TensorSlice& second) {
 
 } // namespace
 
-CheckpointReader::CheckpointReader(const fs::path& checkpoint)
+CheckpointFiles::CheckpointFiles(const fs::path& checkpoint)
     : path_(checkpoint),
       manifest_(read_manifest(checkpoint)),
-      files_(manifest_.ranks.size()) {
-  for (size_t r = 0; r < manifest_.ranks.size(); ++r) {
-    for (const SavedTensor& tensor : manifest_.ranks[r].tensors) {
+      files_(manifest_.ranks.size()) {}
+
+std::optional<std::string> CheckpointFiles::problem_of(int r) const {
+  const SavedRank& rank = manifest_.ranks[static_cast<size_t>(r)];
+  std::error_code code;
+  const auto bytes = fs::file_size(path_ / rank.file, code);
+  if (code) {
+    return formatted("is missing or cannot be read: {}", code.message());
+  }
+  if (bytes != rank.bytes) {
+    return formatted("has {} bytes; the manifest says {}", bytes, rank.bytes);
+  }
+  return std::nullopt;
+}
+
+const runtime::SafetensorsFile& CheckpointFiles::file(int r) {
+  auto& opened = files_[static_cast<size_t>(r)];
+  if (!opened) {
+    const fs::path path = path_ / manifest_.ranks[static_cast<size_t>(r)].file;
+    const auto problem = problem_of(r);
+    TESSERA_CHECK(
+        !problem, "{}: {}{}", path.string(), problem.value_or(""), kDamaged);
+    opened = runtime::SafetensorsFile::open(path);
+  }
+  return *opened;
+}
+
+const runtime::SafetensorsEntry& CheckpointFiles::stored(
+    int r,
+    const SavedTensor& tensor) {
+  const runtime::SafetensorsFile& opened = file(r);
+  const runtime::SafetensorsEntry& entry = opened.at(tensor.name);
+  const auto bytes = static_cast<int64_t>(size_of(entry.dtype));
+  TESSERA_CHECK(
+      !tensor.part ||
+          static_cast<int64_t>(entry.data.size()) == tensor.part->numel * bytes,
+      "{}: tensor '{}' has {} bytes, which is not the size of the {} elements in the manifest{}",
+      opened.path().string(),
+      tensor.name,
+      entry.data.size(),
+      tensor.part->numel,
+      kDamaged);
+  return entry;
+}
+
+bool CheckpointFiles::is_undamaged(
+    const runtime::SafetensorsEntry& stored,
+    const SavedTensor& tensor) {
+  return runtime::checksum_of(stored.data) == tensor.checksum;
+}
+
+const runtime::SafetensorsEntry& CheckpointFiles::verified(
+    int r,
+    const SavedTensor& tensor) {
+  const runtime::SafetensorsEntry& entry = stored(r, tensor);
+  if (verified_.insert(&tensor).second) {
+    TESSERA_CHECK(
+        is_undamaged(entry, tensor),
+        "{}: tensor '{}' has the checksum {}; the manifest says {}{}",
+        file(r).path().string(),
+        tensor.name,
+        runtime::checksum_of(entry.data),
+        tensor.checksum,
+        kDamaged);
+  }
+  return entry;
+}
+
+CheckpointReader::CheckpointReader(const fs::path& checkpoint)
+    : files_(checkpoint) {
+  for (size_t r = 0; r < manifest().ranks.size(); ++r) {
+    for (const SavedTensor& tensor : manifest().ranks[r].tensors) {
       if (tensor.part) {
         slices_[{tensor.parameter, tensor.state}].push_back(
             {static_cast<int>(r), &tensor});
@@ -87,17 +156,17 @@ void CheckpointReader::check_slices(
   const auto fail = [&](const SavedTensor& tensor, const char* label) {
     TESSERA_FAIL(
         "{}: '{}' of parameter '{}' {}{}",
-        path_.string(),
+        path().string(),
         tensor.name,
         parameter,
         label,
         kDamaged);
   };
-  const auto saved = manifest_.parameters.find(parameter);
+  const auto saved = manifest().parameters.find(parameter);
   const SavedTensor* before = nullptr;
   for (const SavedSlice& slice : slices) {
     const SavedTensor& tensor = *slice.tensor;
-    if (saved == manifest_.parameters.end()) {
+    if (saved == manifest().parameters.end()) {
       fail(tensor, "refers to a parameter that the manifest does not list");
     }
     if (!lies_within(*tensor.part, saved->second.sizes)) {
@@ -108,67 +177,6 @@ void CheckpointReader::check_slices(
     }
     before = &tensor;
   }
-}
-
-runtime::SafetensorsFile& CheckpointReader::file(int r) {
-  auto& opened = files_[static_cast<size_t>(r)];
-  if (!opened) {
-    const SavedRank& rank = manifest_.ranks[static_cast<size_t>(r)];
-    const fs::path path = path_ / rank.file;
-    std::error_code code;
-    const auto bytes = fs::file_size(path, code);
-    TESSERA_CHECK(
-        !code,
-        "{}: cannot be read: {}{}",
-        path.string(),
-        code.message(),
-        kDamaged);
-    TESSERA_CHECK(
-        bytes == rank.bytes,
-        "{}: has {} bytes; the manifest says {}{}",
-        path.string(),
-        bytes,
-        rank.bytes,
-        kDamaged);
-    opened = runtime::SafetensorsFile::open(path);
-  }
-  return *opened;
-}
-
-const runtime::SafetensorsEntry& CheckpointReader::stored(
-    int r,
-    const SavedTensor& tensor) {
-  const runtime::SafetensorsFile& opened = file(r);
-  const runtime::SafetensorsEntry& entry = opened.at(tensor.name);
-  const auto bytes = static_cast<int64_t>(size_of(entry.dtype));
-  TESSERA_CHECK(
-      !tensor.part ||
-          static_cast<int64_t>(entry.data.size()) == tensor.part->numel * bytes,
-      "{}: tensor '{}' has {} bytes, which is not the size of the {} elements in the manifest{}",
-      opened.path().string(),
-      tensor.name,
-      entry.data.size(),
-      tensor.part->numel,
-      kDamaged);
-  return entry;
-}
-
-const runtime::SafetensorsEntry& CheckpointReader::checked_entry(
-    int r,
-    const SavedTensor& tensor) {
-  const runtime::SafetensorsEntry& entry = stored(r, tensor);
-  if (checked_.insert(&tensor).second) {
-    const std::string found = runtime::checksum_of(entry.data);
-    TESSERA_CHECK(
-        found == tensor.checksum,
-        "{}: tensor '{}' has the checksum {}; the manifest says {}{}",
-        file(r).path().string(),
-        tensor.name,
-        found,
-        tensor.checksum,
-        kDamaged);
-  }
-  return entry;
 }
 
 std::vector<std::string> CheckpointReader::states_of(
@@ -192,25 +200,25 @@ void CheckpointReader::for_each_overlap(
   TESSERA_CHECK(
       found != slices_.end(),
       "{}: has no '{}' for parameter '{}{}",
-      path_.string(),
+      path().string(),
       state,
       parameter,
       state == kMasterState
           ? "'; it is a checkpoint of a different model."
           : "'; it was saved with a different optimizer for this parameter. Load with the same optimizer.");
-  const std::vector<int64_t>& sizes = manifest_.parameters.at(parameter).sizes;
+  const std::vector<int64_t>& sizes = manifest().parameters.at(parameter).sizes;
   int64_t numel = 0;
   for (const SavedSlice& slice : found->second) {
     for (const sharding::CommonBlock& common :
          sharding::intersect(sizes, part, *slice.tensor->part)) {
-      body(checked_entry(slice.rank, *slice.tensor), common);
+      body(files_.verified(slice.rank, *slice.tensor), common);
       numel += common.numel();
     }
   }
   TESSERA_CHECK(
       numel == part.numel,
       "{}: {} of {} elements of '{}' of parameter '{}' that this rank needs are not in any file{}",
-      path_.string(),
+      path().string(),
       part.numel - numel,
       part.numel,
       state,
@@ -247,7 +255,7 @@ void CheckpointReader::read_elements(
 
 const SavedTensor* CheckpointReader::find(int r, const std::string& name)
     const {
-  for (const auto& tensor : manifest_.ranks[static_cast<size_t>(r)].tensors) {
+  for (const auto& tensor : manifest().ranks[static_cast<size_t>(r)].tensors) {
     if (tensor.name == name) {
       return &tensor;
     }
@@ -271,20 +279,20 @@ at::Tensor CheckpointReader::tensor(int r, const std::string& name) {
   TESSERA_CHECK(
       saved != nullptr,
       "{}: has no '{}' for rank {}; it was saved with a different model or optimizer.",
-      path_.string(),
+      path().string(),
       name,
       r);
-  return sharding::loaded_tensor(checked_entry(r, *saved));
+  return sharding::loaded_tensor(files_.verified(r, *saved));
 }
 
 std::map<std::string, at::Tensor> CheckpointReader::tensors(
     int r,
     const std::string& prefix) {
   std::map<std::string, at::Tensor> found;
-  for (const auto& saved : manifest_.ranks[static_cast<size_t>(r)].tensors) {
+  for (const auto& saved : manifest().ranks[static_cast<size_t>(r)].tensors) {
     if (saved.name.rfind(prefix, 0) == 0) {
       found[saved.name.substr(prefix.size())] =
-          sharding::loaded_tensor(checked_entry(r, saved));
+          sharding::loaded_tensor(files_.verified(r, saved));
     }
   }
   return found;

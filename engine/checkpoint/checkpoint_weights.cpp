@@ -63,7 +63,9 @@ class WeightListing {
       std::span<const std::byte> data) {
     return std::make_shared<const sharding::DataCheck>(
         formatted(
-            "{}: tensor '{}'", reader_.file(r).path().string(), tensor.name),
+            "{}: tensor '{}'",
+            reader_.files().file(r).path().string(),
+            tensor.name),
         data,
         tensor.checksum);
   }
@@ -71,7 +73,7 @@ class WeightListing {
   void add_region(int r, const SavedTensor& tensor) {
     const SavedParameter& parameter =
         reader_.manifest().parameters.at(tensor.parameter);
-    const runtime::SafetensorsEntry& stored = reader_.stored(r, tensor);
+    const runtime::SafetensorsEntry& stored = reader_.files().stored(r, tensor);
     WeightEntry& entry = entries_[tensor.parameter];
     entry.name = tensor.parameter;
     entry.dtype = stored.dtype;
@@ -122,7 +124,7 @@ class WeightListing {
     if (entries_.count(name) > 0) {
       return; // of an earlier rank
     }
-    const runtime::SafetensorsEntry& stored = reader_.stored(r, tensor);
+    const runtime::SafetensorsEntry& stored = reader_.files().stored(r, tensor);
     WeightEntry entry = sharding::full_entry(stored);
     entry.name = name;
     for (sharding::FileRegion& region : entry.regions) {
