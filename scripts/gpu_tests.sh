@@ -110,15 +110,15 @@ pack() {
     -DTESSERA_CUDA=ON "-DCMAKE_CUDA_ARCHITECTURES=${archs// /;}" \
     -DTESSERA_BUILD_BENCHMARKS=ON
   "${cmake[@]}" --build "$build" -j "${JOBS:-$(nproc)}" \
-    --target tessera_cuda "${programs[@]}"
+    --target tessera_cuda tessera_shared_device "${programs[@]}"
 
   local content
   content=$(mktemp -d)
   # shellcheck disable=SC2064  # the folder of now
   trap "rm -rf '$content'" EXIT
   mkdir -p "$content"/{bin,lib,peers,tests/zoo/fixtures/models}
-  local name path files=("$build/lib/libtessera_cuda.so")
-  cp "$build/lib/libtessera_cuda.so" "$content/lib/"
+  local name path files=("$build"/lib/libtessera_{cuda,shared_device}.so)
+  cp "${files[@]}" "$content/lib/"
   for name in "${programs[@]}"; do
     files+=("$build/bin/$name")
     cp "$build/bin/$name" "$content/bin/"

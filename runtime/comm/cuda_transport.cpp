@@ -3,9 +3,7 @@
 
 #include "tessera/runtime/comm/cpu_transport.h"
 #include "tessera/runtime/comm/group_store.h"
-#include "tessera/runtime/comm/ipc_backend.h"
 #include "tessera/runtime/comm/nccl_registry.h"
-#include "tessera/runtime/comm/shm_meeting.h"
 #include "tessera/runtime/comm/store_text.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
@@ -21,7 +19,10 @@ namespace tessera::runtime {
 
 namespace {
 
-enum class Transport { kNccl, kIpc, kHost };
+enum class Transport { kNccl, kShared, kHost };
+
+/// The plug-in's; null without one.
+SharedDeviceBackend* shared_device = nullptr;
 
 /// How the ranks reach each other, determined by rank 0.
 Transport choose(
@@ -43,8 +44,10 @@ Transport choose(
   auto chosen = Transport::kNccl;
   if (!shared.empty()) {
     const bool all_share = std::ranges::count(identities, self_text) == size;
-    chosen = all_share && wanted_transport() == "auto" ? Transport::kIpc
-                                                       : Transport::kHost;
+    chosen =
+        all_share && shared_device != nullptr && wanted_transport() == "auto"
+            ? Transport::kShared
+            : Transport::kHost;
   }
   if (chosen == Transport::kHost) {
     log_warning(
@@ -57,19 +60,14 @@ Transport choose(
 }
 
 /// Null when it does not work.
-c10::intrusive_ptr<c10d::Backend> make_ipc_backend(
+c10::intrusive_ptr<c10d::Backend> make_shared_backend(
     const c10::intrusive_ptr<c10d::Store>& store,
     int rank,
     int size,
     int device_index,
     std::chrono::milliseconds timeout) {
   try {
-    std::unique_ptr<StreamDriver> driver;
-    all_succeed(*store, "driver", rank, size, [&] {
-      driver = make_cuda_stream_driver(device_index);
-    });
-    return c10::make_intrusive<IpcBackend>(
-        store, rank, size, IpcOptions{timeout}, std::move(driver));
+    return shared_device(store, rank, size, device_index, timeout);
   } catch (const LostRankError&) {
     throw;
   } catch (const Error& reason) {
@@ -84,6 +82,14 @@ c10::intrusive_ptr<c10d::Backend> make_ipc_backend(
 }
 
 } // namespace
+
+void register_shared_device_backend(SharedDeviceBackend* make) {
+  shared_device = make;
+}
+
+SharedDeviceBackend* shared_device_backend() {
+  return shared_device;
+}
 
 std::string ranks_on_one_device(const std::vector<std::string>& identities) {
   std::map<std::string, size_t> first;
@@ -111,12 +117,12 @@ c10::intrusive_ptr<c10d::Backend> make_cuda_backend(
         store,
         {rank, size, device_index, timeout, name, job_ranks(*store, size)});
   }
-  if (chosen == Transport::kIpc) {
+  if (chosen == Transport::kShared) {
     const auto local_keys =
-        c10::make_intrusive<c10d::PrefixStore>("ipc", store);
-    if (auto ipc =
-            make_ipc_backend(local_keys, rank, size, device_index, timeout)) {
-      return ipc;
+        c10::make_intrusive<c10d::PrefixStore>("shared device", store);
+    if (auto shared = make_shared_backend(
+            local_keys, rank, size, device_index, timeout)) {
+      return shared;
     }
   }
   return make_cpu_backend(store, rank, size, timeout);

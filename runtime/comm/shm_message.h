@@ -17,7 +17,7 @@ enum class CollectiveKind : int32_t {
 };
 
 /// A message that a rank publishes to its peers: in one turn of the ring buffer
-/// (ShmQueue), or for one collective (IpcQueue).
+/// (ShmQueue), or for one collective.
 struct ShmMessage {
   CollectiveKind kind = CollectiveKind::kNone;
   int32_t dtype = 0;

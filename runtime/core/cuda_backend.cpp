@@ -111,6 +111,14 @@ CudaBackend load() {
   if (const char* reason = start()) {
     return not_loaded(reason);
   }
+  // Beside the programs of tests: lets ranks share a device.
+  const auto shared = own_folder() / "libtessera_shared_device.so";
+  if (std::filesystem::exists(shared, ignored) &&
+      ::dlopen(shared.c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr) {
+    return not_loaded(
+        "the plug-in for ranks that share a device cannot be loaded: " +
+        last_dl_error() + "; build it again, or remove it");
+  }
   backend.loaded = true;
   return backend;
 }

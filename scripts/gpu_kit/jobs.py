@@ -101,7 +101,8 @@ class Kit:
         return Job(name or pathlib.Path(file).stem, f"{file.split('/')[0]}_tests",
                    arguments,
                    environment={"TESSERA_TEST_DEVICE": "cuda", **environment},
-                   estimate=estimate, needs=[self.cuda_library(), *needs])
+                   estimate=estimate,
+                   needs=[self.cuda_library(), self.shared_device(), *needs])
 
     def shards(self, file, chosen, count, estimate, needs=()):
         """The `chosen` ones of `count` parts of a file's tests."""
@@ -114,6 +115,10 @@ class Kit:
     def cuda_library(self):
         """What programs load by themselves, so that ldd does not show it."""
         return self.folder / "lib/libtessera_cuda.so"
+
+    def shared_device(self):
+        """The plug-in by which ranks share the device, likewise."""
+        return self.folder / "lib/libtessera_shared_device.so"
 
     def smoke_models(self):
         """The files of the models that the zoo's smoke test trains."""

@@ -257,7 +257,7 @@ WAITS = [
     *(
         dataclasses.replace(wait, tests=IPC_TESTS)
         for wait in waits_of(
-            "runtime/comm/ipc_queue.cpp",
+            "tests/support/ipc/ipc_queue.cpp",
             "driver_->wait_flag( stream, flags(rank_, r).consumed,"
             " flag_value(turn + 1 - kSlots));",
             "driver_->write_flag( stream, flags(r, rank_).published,"

@@ -171,7 +171,7 @@ void HostStreams::reduce(
 
 void HostStreams::write_flag(
     Stream stream,
-    runtime::StreamFlag& flag,
+    runtime::ipc::StreamFlag& flag,
     uint32_t value) {
   check_registered(flag);
   static_cast<Queue*>(stream)->push([&flag, value] { flag = value; });
@@ -179,12 +179,12 @@ void HostStreams::write_flag(
 
 void HostStreams::wait_flag(
     Stream stream,
-    const runtime::StreamFlag& flag,
+    const runtime::ipc::StreamFlag& flag,
     uint32_t value) {
   check_registered(flag);
   auto* queue = static_cast<Queue*>(stream);
   queue->push([&flag, value, queue] {
-    while (!runtime::has_reached(flag, value) && !queue->is_stopping()) {
+    while (!runtime::ipc::has_reached(flag, value) && !queue->is_stopping()) {
       std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
   });
@@ -275,7 +275,7 @@ void HostStreams::unregister_flags(void* begin) noexcept {
   flags_.erase(begin);
 }
 
-void HostStreams::check_registered(const runtime::StreamFlag& flag) {
+void HostStreams::check_registered(const runtime::ipc::StreamFlag& flag) {
   const auto* address = reinterpret_cast<const std::byte*>(&flag);
   const std::lock_guard lock(mutex_);
   for (const auto& [begin, bytes] : flags_) {

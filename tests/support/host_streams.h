@@ -4,7 +4,7 @@
 // operations with a thread of its own, and arrays are memory that forked ranks
 // share.
 
-#include "tessera/runtime/comm/stream_driver.h"
+#include "support/ipc/stream_driver.h"
 
 #include <chrono>
 #include <functional>
@@ -18,7 +18,7 @@ namespace tessera::tests {
 /// Ends the process with a message where CUDA's behavior is undefined: flags
 /// that are not registered, and arrays that are freed while a live process has
 /// them open.
-class HostStreams : public runtime::StreamDriver {
+class HostStreams : public runtime::ipc::StreamDriver {
  public:
   /// @param seed of the pauses that streams make between operations.
   explicit HostStreams(unsigned seed);
@@ -47,10 +47,12 @@ class HostStreams : public runtime::StreamDriver {
       int64_t numel,
       c10::ScalarType dtype,
       runtime::ReduceKind kind) override;
-  void write_flag(Stream stream, runtime::StreamFlag& flag, uint32_t value)
+  void write_flag(Stream stream, runtime::ipc::StreamFlag& flag, uint32_t value)
       override;
-  void wait_flag(Stream stream, const runtime::StreamFlag& flag, uint32_t value)
-      override;
+  void wait_flag(
+      Stream stream,
+      const runtime::ipc::StreamFlag& flag,
+      uint32_t value) override;
   std::byte* allocate(int64_t bytes) override;
   void free(std::byte* array) noexcept override;
   std::string export_array(std::byte* array) override;
@@ -67,7 +69,7 @@ class HostStreams : public runtime::StreamDriver {
   };
 
   std::byte* map(int file, int64_t bytes);
-  void check_registered(const runtime::StreamFlag& flag);
+  void check_registered(const runtime::ipc::StreamFlag& flag);
 
   unsigned seed_;
   std::mutex mutex_;

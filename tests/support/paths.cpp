@@ -18,6 +18,10 @@ std::string cuda_plugin() {
   return TESSERA_BINARY_DIR "/lib/libtessera_cuda.so";
 }
 
+std::string shared_device_plugin() {
+  return TESSERA_BINARY_DIR "/lib/libtessera_shared_device.so";
+}
+
 std::string fake_cuda_driver() {
   return TESSERA_BINARY_DIR "/tests/fake_cuda_driver/libcuda.so.1";
 }

@@ -15,6 +15,8 @@ std::string program(const std::string& name);
 
 /// libtessera_cuda.so, which a CUDA build has.
 std::string cuda_plugin();
+/// libtessera_shared_device.so, likewise.
+std::string shared_device_plugin();
 
 /// libcuda.so.1 and libnvidia-ml.so.1 as tests need them.
 std::string fake_cuda_driver();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Collectives in the order of streams, on host memory: ranks are processes,
 // streams are threads with random pauses.
-#include "tessera/runtime/comm/ipc_backend.h"
+#include "support/ipc/ipc_backend.h"
 #include "support/expect_error.h"
 #include "support/host_streams.h"
 #include "support/ranks.h"
@@ -18,7 +18,7 @@
 #include <csignal>
 #include <thread>
 
-namespace tessera::runtime::ipc_backend_test {
+namespace tessera::runtime::ipc::ipc_backend_test {
 
 namespace {
 
@@ -487,4 +487,4 @@ TEST_P(IpcBackendTest, RanksInDifferentCollectivesAreTold) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, IpcBackendTest, ::testing::Values(2, 3, 4));
 
-} // namespace tessera::runtime::ipc_backend_test
+} // namespace tessera::runtime::ipc::ipc_backend_test

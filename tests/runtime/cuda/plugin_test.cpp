@@ -3,9 +3,9 @@
 // but neither a driver nor a device.
 #include "support/expect_error.h"
 #include "support/paths.h"
+#include "tessera/runtime/comm/cuda_transport.h"
 #include "tessera/runtime/comm/init.h"
 #include "tessera/runtime/comm/nccl_registry.h"
-#include "tessera/runtime/comm/stream_driver.h"
 #include "tessera/runtime/core/cuda_backend.h"
 #include "tessera/runtime/kernels/cuda_registry.h"
 #include "tessera/runtime/kernels/mixed_norm.h"
@@ -141,8 +141,17 @@ TEST(CudaPlugin, SaysWhichFunctionADriverLacks) {
   const auto check = [] {
     load_fake_driver("1", "11080");
     EXPECT_NE(start_plugin().find("cannot use it"), std::string::npos);
+    EXPECT_EQ(shared_device_backend(), nullptr);
+    EXPECT_NE(
+        ::dlopen(tests::shared_device_plugin().c_str(), RTLD_NOW), nullptr)
+        << ::dlerror();
     try {
-      make_cuda_stream_driver(0);
+      (*shared_device_backend())(
+          c10::make_intrusive<c10d::HashStore>(),
+          0,
+          1,
+          0,
+          std::chrono::seconds(1));
       ADD_FAILURE() << "there is no such driver";
     } catch (const std::exception& error) {
       EXPECT_NE(

@@ -2,8 +2,8 @@
 #pragma once
 // `IpcBackend` is a c10d backend for ranks that share a device.
 
+#include "support/ipc/ipc_queue.h"
 #include "tessera/runtime/comm/collective_args.h"
-#include "tessera/runtime/comm/ipc_queue.h"
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera::runtime {
+namespace tessera::runtime::ipc {
 
 /// Collectives on contiguous tensors of one device, of any size and dtype, on
 /// the current stream: like operators, they return at once, and what is issued
@@ -130,4 +130,4 @@ class IpcBackend : public c10d::Backend {
   CollectiveArgs args_;
 };
 
-} // namespace tessera::runtime
+} // namespace tessera::runtime::ipc

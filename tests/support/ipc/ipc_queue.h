@@ -3,9 +3,9 @@
 // `IpcQueue` has the streams of ranks that share a device carry out collectives
 // in order, through buffers that all of these ranks have opened.
 
+#include "support/ipc/stream_driver.h"
 #include "tessera/runtime/comm/shm_peers.h"
 #include "tessera/runtime/comm/shm_region.h"
-#include "tessera/runtime/comm/stream_driver.h"
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -22,7 +22,7 @@
 #include <thread>
 #include <vector>
 
-namespace tessera::runtime {
+namespace tessera::runtime::ipc {
 
 struct IpcOptions {
   /// Time limit for the other ranks to connect, and for a collective to make
@@ -207,4 +207,4 @@ class IpcQueue {
   std::thread watcher_;
 };
 
-} // namespace tessera::runtime
+} // namespace tessera::runtime::ipc

@@ -15,7 +15,7 @@
 #include <span>
 #include <string>
 
-namespace tessera::runtime {
+namespace tessera::runtime::ipc {
 
 /// A number in memory that all ranks share. Streams and hosts write it and wait
 /// for it.
@@ -80,14 +80,4 @@ class StreamDriver {
   virtual void unregister_flags(void* begin) noexcept = 0;
 };
 
-/// Makes the driver of a CUDA device.
-using StreamDriverMaker = std::unique_ptr<StreamDriver> (*)(int device_index);
-
-/// Called once, when the CUDA plugin is loaded.
-void register_cuda_stream_driver(StreamDriverMaker maker);
-
-/// @throws tessera::Error when there is no CUDA backend, or the device has no
-///   stream memory operations.
-std::unique_ptr<StreamDriver> make_cuda_stream_driver(int device_index);
-
-} // namespace tessera::runtime
+} // namespace tessera::runtime::ipc

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/runtime/comm/ipc_backend.h"
+#include "support/ipc/ipc_backend.h"
 
 #include "tessera/runtime/comm/shm_bytes.h"
 #include "tessera/runtime/comm/shm_meeting.h"
@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace tessera::runtime {
+namespace tessera::runtime::ipc {
 
 namespace {
 
@@ -396,4 +396,4 @@ void IpcBackend::test_gather() {
   }
 }
 
-} // namespace tessera::runtime
+} // namespace tessera::runtime::ipc

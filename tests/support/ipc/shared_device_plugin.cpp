@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The part of the CUDA plugin that registers stream memory operations and
-// CUDA's IPC, for ranks that share a device.
+// The plug-in that lets ranks share a CUDA device, which load_cuda_backend()
+// opens where it lies beside that of CUDA: collectives by stream memory
+// operations and CUDA's IPC.
 
-#include "tessera/runtime/comm/stream_driver.h"
+#include "support/ipc/ipc_backend.h"
+#include "support/ipc/stream_driver.h"
+#include "tessera/runtime/comm/cuda_transport.h"
+#include "tessera/runtime/comm/shm_meeting.h"
 #include "tessera/runtime/core/error.h"
 
 #include <c10/cuda/CUDAGuard.h>
@@ -15,7 +19,7 @@
 #include <mutex>
 #include <type_traits>
 
-namespace tessera::runtime {
+namespace tessera::runtime::ipc {
 
 namespace {
 
@@ -210,13 +214,23 @@ class CudaStreamDriver : public StreamDriver {
 };
 
 const bool kRegistered = [] {
-  register_cuda_stream_driver(
-      [](int device_index) -> std::unique_ptr<StreamDriver> {
-        return std::make_unique<CudaStreamDriver>(device_index);
+  register_shared_device_backend(
+      [](const c10::intrusive_ptr<c10d::Store>& store,
+         int rank,
+         int size,
+         int device_index,
+         std::chrono::milliseconds timeout)
+          -> c10::intrusive_ptr<c10d::Backend> {
+        std::unique_ptr<StreamDriver> driver;
+        all_succeed(*store, "driver", rank, size, [&] {
+          driver = std::make_unique<CudaStreamDriver>(device_index);
+        });
+        return c10::make_intrusive<IpcBackend>(
+            store, rank, size, IpcOptions{timeout}, std::move(driver));
       });
   return true;
 }();
 
 } // namespace
 
-} // namespace tessera::runtime
+} // namespace tessera::runtime::ipc

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tessera/runtime/comm/ipc_queue.h"
+#include "support/ipc/ipc_queue.h"
 
 #include "tessera/runtime/comm/collective_error.h"
 #include "tessera/runtime/comm/group_store.h"
@@ -12,7 +12,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace tessera::runtime {
+namespace tessera::runtime::ipc {
 
 namespace {
 
@@ -454,4 +454,4 @@ void IpcQueue::watch() {
   }
 }
 
-} // namespace tessera::runtime
+} // namespace tessera::runtime::ipc
