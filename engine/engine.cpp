@@ -220,7 +220,7 @@ void Engine::backward(const at::Tensor& loss) {
   begin_backward(*optimizer_, *pager_, scaler_);
   // Gradients are averaged over the ranks of one stage, and stages add up.
   const double factor = scaler_.scale() / stages;
-  const auto own_backward = pager_->own_backward();
+  const auto engine_backward = pager_->engine_backward();
   const int64_t arrived = arrived_gradients(*pager_);
   reporting_memory("backward", [&] {
     // In float32 no scaled loss overflows.
@@ -245,7 +245,7 @@ std::vector<at::Tensor> Engine::run_pipeline(
   const runtime::TraceSpan span(
       runtime::TraceLane::kSteps, "forwards and backwards", device());
   begin_backward(*optimizer_, *pager_, scaler_);
-  const auto own_backward = pager_->own_backward();
+  const auto engine_backward = pager_->engine_backward();
   std::vector<at::Tensor> losses;
   reporting_memory(
       "run_pipeline", [&] { losses = stage.run(callbacks, scaler_.scale()); });

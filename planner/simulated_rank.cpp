@@ -63,12 +63,12 @@ class OtherStages {
       if (rank == job.rank) {
         continue;
       }
-      PlannedJob own = job;
-      own.rank = rank;
+      PlannedJob rank_job = job;
+      rank_job.rank = rank;
       stages_.push_back(std::async(
-          std::launch::async, [&training, &options, own, simulation] {
+          std::launch::async, [&training, &options, rank_job, simulation] {
             try {
-              planner::plan_rank(training, options, own, simulation);
+              planner::plan_rank(training, options, rank_job, simulation);
             } catch (const std::exception& error) {
               simulation->end(error.what());
               throw;
@@ -243,17 +243,18 @@ SimulatedRun simulate_rank(
   for (const c10::DeviceType type : {c10::kCPU, device.type()}) {
     runtime::reuse_spent_gradients(settings.init.reuse_gradients, type);
   }
-  PlannedJob own = job;
-  own.device = device.type();
+  PlannedJob rank_job = job;
+  rank_job.device = device.type();
   SimulatedRun run;
-  run.plan = plan(training, options, own);
+  run.plan = plan(training, options, rank_job);
   if (settings.report) {
     settings.report(run);
   }
   if (!device.is_cpu()) {
     c10::impl::getDeviceGuardImpl(device.type())->setDevice(device);
   }
-  SimulatedRank(training, options, own, settings, device, run).make_steps();
+  SimulatedRank(training, options, rank_job, settings, device, run)
+      .make_steps();
   return run;
 }
 

@@ -240,11 +240,11 @@ std::vector<StepMemoryPlan> planner::plan_stages(
       absent);
   std::vector<std::future<StepMemoryPlan>> stages;
   for (const int rank : present) {
-    PlannedJob own = job;
-    own.rank = rank;
-    stages.push_back(std::async(std::launch::async, [&, own] {
+    PlannedJob rank_job = job;
+    rank_job.rank = rank;
+    stages.push_back(std::async(std::launch::async, [&, rank_job] {
       try {
-        return planner::plan_rank(training, options, own, simulation);
+        return planner::plan_rank(training, options, rank_job, simulation);
       } catch (const std::exception& error) {
         simulation->end(error.what());
         throw;
@@ -332,18 +332,18 @@ class LentModule {
         !seen_.insert(tensor.unsafeGetTensorImpl()).second) {
       return;
     }
-    const c10::Storage own = tensor.storage();
-    lent_.push_back({tensor, own, tensor.scalar_type(), tensor.grad()});
+    const c10::Storage storage = tensor.storage();
+    lent_.push_back({tensor, storage, tensor.scalar_type(), tensor.grad()});
     tensor.mutable_grad().reset();
-    at::Tensor& bytes = dry_[own.unsafeGetStorageImpl()];
+    at::Tensor& bytes = dry_[storage.unsafeGetStorageImpl()];
     if (!bytes.defined()) {
-      const auto count = static_cast<int64_t>(own.nbytes());
+      const auto count = static_cast<int64_t>(storage.nbytes());
       if (copies) {
         const runtime::DryValues values;
         bytes = at::empty({count}, at::kByte);
         std::copy_n(
-            static_cast<const std::byte*>(own.data()),
-            own.nbytes(),
+            static_cast<const std::byte*>(storage.data()),
+            storage.nbytes(),
             static_cast<std::byte*>(bytes.mutable_data_ptr()));
       } else {
         bytes = at::empty({count}, at::kByte);

@@ -28,6 +28,8 @@ AVOIDED = {
     "how_": "the settings: tp_, cp_, options_",
     "mine": "self_ and the value: self_span, self_tensor",
     "ours": "native, or self_ and the value",
+    "own": "local or self_ and the value, or what it is",
+    "places": "indices, offsets, positions, locations",
     "room": "budget, available_bytes",
     "tell": "log_ or report",
     "tells": "logs, reports",
@@ -41,7 +43,19 @@ AVOIDED = {
     "FlatRun": "FlatSegment: a run is one of training",
     "ParameterRun": "ParameterSegment: a run is one of training",
 }
-IDENTIFIER = re.compile(r"\b(?:" + "|".join(AVOIDED) + r")\b(?!\s*\()")
+# Beginnings of such names.
+AVOIDED_BEGINNINGS = {
+    "mine_": "self_",
+    "own_": "local_ or self_",
+    "theirs_": "peer_",
+    "whole_": "full_",
+}
+# Words of the field that begin so.
+WORDS = {"whole_word"}
+IDENTIFIER = re.compile(
+    r"\b(?:(?:" + "|".join(AVOIDED) + r")\b(?!\s*\()"
+    r"|(?:" + "|".join(AVOIDED_BEGINNINGS) + r")\w+)"
+)
 
 # Comments, strings and preprocessor lines hold no names.
 NOISE = re.compile(
@@ -90,10 +104,16 @@ def definitions(source):
 
 
 def avoided(source):
-    """(identifier, line) of those that AVOIDED has."""
+    """(identifier, line, better ones) of names that AVOIDED has, or that begin
+    as AVOIDED_BEGINNINGS."""
     text = NOISE.sub(lambda m: re.sub(r"[^\n]", " ", m.group()), source)
     for found in IDENTIFIER.finditer(text):
-        yield found.group(), text.count("\n", 0, found.start()) + 1
+        name = found.group()
+        better = AVOIDED.get(name) or next(
+            (AVOIDED_BEGINNINGS[one] for one in AVOIDED_BEGINNINGS if name.startswith(one)), None
+        )
+        if name not in WORDS:
+            yield name, text.count("\n", 0, found.start()) + 1, better
 
 
 def public_headers(root):
@@ -114,8 +134,8 @@ def complaints(root):
             file = str(path.relative_to(root))
             wanted = "tessera" if file in public else f"tessera::{room}"
             source = path.read_text()
-            for name, line in avoided(source):
-                yield f"{file}:{line}: {name} is a name to avoid; {AVOIDED[name]}"
+            for name, line, better in avoided(source):
+                yield f"{file}:{line}: {name} is a name to avoid; {better}"
             for name, line in definitions(source):
                 place = f"{file}:{line}"
                 # A source file also completes the types of public headers.

@@ -16,7 +16,7 @@ zoo::ModelInput answer_rows(
     const SupervisedInputs& inputs) {
   zoo::ModelInput batch = text_rows(texts, inputs);
   const int64_t row_length = batch.input_ids.size(1);
-  std::vector<int64_t> places;
+  std::vector<int64_t> positions;
   std::vector<int64_t> tokens;
   std::vector<int64_t> lengths;
   for_each_text(
@@ -25,7 +25,7 @@ zoo::ModelInput answer_rows(
         lengths.push_back(0);
         for (const TokenRange& range : text.answers) {
           for (int64_t i = range.begin; i < range.end; ++i) {
-            places.push_back(begin + i - 1);
+            positions.push_back(begin + i - 1);
             tokens.push_back(text.tokens[static_cast<size_t>(i)]);
             ++lengths.back();
           }
@@ -38,7 +38,7 @@ zoo::ModelInput answer_rows(
       slots.push_back(static_cast<int64_t>(text) * most + i);
     }
   }
-  batch.others[AnswerInputs::kPlaces] = torch::tensor(places, torch::kLong);
+  batch.others[AnswerInputs::kPlaces] = torch::tensor(positions, torch::kLong);
   batch.others[AnswerInputs::kTokens] = torch::tensor(tokens, torch::kLong);
   batch.others[AnswerInputs::kSlots] = torch::tensor(slots, torch::kLong);
   batch.others[AnswerInputs::kTable] =

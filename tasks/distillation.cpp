@@ -117,19 +117,19 @@ at::Tensor DistillationLoss::hidden_loss(
     const zoo::ModelOutput& teacher) const {
   at::Tensor sum;
   for (size_t i = 0; i < options_.student_layers.size(); ++i) {
-    const at::Tensor& own = hidden_state(
+    const at::Tensor& self_state = hidden_state(
         student.hidden_states, options_.student_layers[i], "student");
     const at::Tensor& other = hidden_state(
         teacher.hidden_states, options_.teacher_layers[i], "teacher");
     TESSERA_CHECK(
-        own.sizes() == other.sizes(),
+        self_state.sizes() == other.sizes(),
         "distill: hidden states of layer {} are {}, those of layer {} of the teacher {}; they can only be compared if they have the same features",
         options_.student_layers[i],
-        own.sizes(),
+        self_state.sizes(),
         options_.teacher_layers[i],
         other.sizes());
     const at::Tensor squares =
-        (own.to(at::kFloat) - other.to(at::kFloat)).square().mean(-1);
+        (self_state.to(at::kFloat) - other.to(at::kFloat)).square().mean(-1);
     const at::Tensor mean = batch.attention_mask.defined()
                                 ? (squares * batch.attention_mask).sum() /
                                       batch.attention_mask.sum()
@@ -148,25 +148,27 @@ at::Tensor DistillationLoss::loss(
   input.hidden_states = compares;
   // First, so that it does not run beside the activations of the other one.
   const zoo::ModelOutput soft = teacher_->forward(input);
-  const zoo::ModelOutput own = model.forward(input);
+  const zoo::ModelOutput self_output = model.forward(input);
   TESSERA_CHECK(
-      own.loss.defined() && own.logits.defined() && soft.logits.defined(),
+      self_output.loss.defined() && self_output.logits.defined() &&
+          soft.logits.defined(),
       "distill: {} has no {}; both models need a head for the same classes or tokens",
       soft.logits.defined() ? "the model" : "the teacher",
-      own.loss.defined() ? "logits" : "loss");
+      self_output.loss.defined() ? "logits" : "loss");
   TESSERA_CHECK(
-      own.logits.sizes() == soft.logits.sizes(),
+      self_output.logits.sizes() == soft.logits.sizes(),
       "distill: the logits of the model are {}, those of the teacher {}; both need the same classes, or the same vocabulary",
-      own.logits.sizes(),
+      self_output.logits.sizes(),
       soft.logits.sizes());
   at::Tensor loss = options_.alpha * zoo::distillation_loss(
-                                         own.logits,
+                                         self_output.logits,
                                          soft.logits,
                                          options_.temperature,
                                          labeled(head_, batch.labels)) +
-                    (1 - options_.alpha) * own.loss;
+                    (1 - options_.alpha) * self_output.loss;
   if (compares) {
-    loss = loss + options_.hidden_weight * hidden_loss(batch, own, soft);
+    loss =
+        loss + options_.hidden_weight * hidden_loss(batch, self_output, soft);
   }
   return loss;
 }

@@ -100,8 +100,8 @@ Task open_examples(
   Task task;
   task.model = configured_model(config, parallel);
   task.head = head_of(*task.model);
-  const auto& own = config.as<ExampleTaskOptions>();
-  zoo::ExampleOptions options = own.examples;
+  const auto& task_options = config.as<ExampleTaskOptions>();
+  zoo::ExampleOptions options = task_options.examples;
   options.sequence_multiple = parallel.batches().sequence_multiple;
   const auto open = [&](const std::filesystem::path& path) {
     return std::make_unique<ExampleBatches>(
@@ -109,7 +109,7 @@ Task open_examples(
         *task.head,
         task.model->architecture(),
         options,
-        own.accuracy,
+        task_options.accuracy,
         at::kCPU);
   };
   if (state == ModelState::kFirst) {

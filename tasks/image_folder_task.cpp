@@ -177,8 +177,8 @@ Task open_images(
   with.architecture = image_architecture(config);
   const bool has_classes = is_classifier(with.architecture);
   const bool trains = state != ModelState::kTrained;
-  const auto& own = config.as<ImageTaskOptions>();
-  const ImageOptions& images = own.images;
+  const auto& task_options = config.as<ImageTaskOptions>();
+  const ImageOptions& images = task_options.images;
   const auto read = [&](const std::filesystem::path& path) {
     auto folder = ImageFolder::read(path, has_classes);
     folder.check(images, world.rank() == 0);
@@ -212,7 +212,7 @@ Task open_images(
       folder->relabel(classes_of(*task.model));
     }
     return std::make_unique<ImageBatches>(
-        std::move(*folder), *task.head, images, own.examples);
+        std::move(*folder), *task.head, images, task_options.examples);
   };
   if (state == ModelState::kFirst) {
     task.train = open(train);

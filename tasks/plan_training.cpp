@@ -534,7 +534,7 @@ std::vector<int> alike_stages(const TrainingConfig& config, int layers) {
   std::vector<int> first;
   LayersOfStage before;
   for (int stage = 0; stage < stages; ++stage) {
-    const pipeline::StageLayers own(
+    const pipeline::StageLayers stage_layers(
         pipeline::PipelinePosition{
             stages,
             parallel.chunks,
@@ -543,9 +543,9 @@ std::vector<int> alike_stages(const TrainingConfig& config, int layers) {
             parallel.cut},
         layers);
     LayersOfStage now;
-    for (int chunk = 0; chunk < own.chunks(); ++chunk) {
-      const int begin = own.begin(chunk);
-      const int end = own.end(chunk);
+    for (int chunk = 0; chunk < stage_layers.chunks(); ++chunk) {
+      const int begin = stage_layers.begin(chunk);
+      const int end = stage_layers.end(chunk);
       now.emplace_back(end - begin, std::clamp(recomputed, begin, end) - begin);
     }
     const bool is_alike = stage > 1 && stage < stages - 1 && now == before;

@@ -186,8 +186,9 @@ PairScores pair_scores(
   const auto scaled = [&](const at::Tensor& sums) {
     return (rule.has_means ? sums / lengths : sums).view({-1, 2});
   };
-  const at::Tensor own = scaled(policy);
-  const at::Tensor ratios = reference.defined() ? own - scaled(reference) : own;
+  const at::Tensor policy_scores = scaled(policy);
+  const at::Tensor ratios =
+      reference.defined() ? policy_scores - scaled(reference) : policy_scores;
   PairScores scores;
   scores.losses =
       rule.losses(ratios.select(1, 0), ratios.select(1, 1), options);

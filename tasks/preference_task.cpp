@@ -122,8 +122,8 @@ void finish_preference(
         "is one, or name its folder in preference.reference.folder, or choose "
         "a loss without one, or set preference.reference_free=true");
   }
-  if (const auto& own = config.as<PreferenceTaskOptions>();
-      own.is_packed() && !own.has_pairs()) {
+  if (const auto& task_options = config.as<PreferenceTaskOptions>();
+      task_options.is_packed() && !task_options.has_pairs()) {
     reader.get_object("data").fail(
         "packed",
         formatted(
@@ -174,10 +174,11 @@ Task open_preference(
   check_positions(*task.model, config.max_length);
   const text::Tokenizer tokenizer =
       text::Tokenizer::from_folder(config.model_folder);
-  const auto& own = config.as<PreferenceTaskOptions>();
-  const bool packs = own.is_packed();
+  const auto& task_options = config.as<PreferenceTaskOptions>();
+  const bool packs = task_options.is_packed();
   const int64_t multiple_of = parallel.batches().sequence_multiple;
-  const SupervisedOptions rows = pair_row_options(own.rows, own.keys);
+  const SupervisedOptions rows =
+      pair_row_options(task_options.rows, task_options.keys);
   const auto read = [&](const std::vector<std::string>& files,
                         bool is_packed) -> std::unique_ptr<zoo::DataSet> {
     const SupervisedEncoder texts(
@@ -189,12 +190,12 @@ Task open_preference(
         packs ? config.max_length / 2 : config.max_length,
         packs ? "half of model.max_length, as pairs are packed"
               : "model.max_length");
-    const PreferenceEncoder encoder(texts, rows, own.keys);
+    const PreferenceEncoder encoder(texts, rows, task_options.keys);
     const SupervisedInputs inputs =
         inputs_of_pairs(config, *task.model, tokenizer, is_packed, multiple_of);
-    if (!own.has_pairs()) {
+    if (!task_options.has_pairs()) {
       return std::make_unique<KtoBatches>(
-          encoder.read_judged(files), inputs, own.preference);
+          encoder.read_judged(files), inputs, task_options.preference);
     }
     return std::make_unique<PreferenceBatches>(
         encoder.read(files), inputs, config.seed);

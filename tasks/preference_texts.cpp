@@ -61,13 +61,13 @@ PreferenceEncoder::PreferenceEncoder(
 SupervisedText PreferenceEncoder::continued(
     const text::TextRow& row,
     const std::string& key) const {
-  text::TextRow own = row;
-  own.values[options_.completion] = row.values.at(key);
+  text::TextRow completed = row;
+  completed.values[options_.completion] = row.values.at(key);
   if (keys_.takes_whole_texts && options_.prompt_template.empty() &&
       !row.values.contains(keys_.prompt)) {
-    own.values[options_.prompt] = "";
+    completed.values[options_.prompt] = "";
   }
-  return texts_.encode(own);
+  return texts_.encode(completed);
 }
 
 SupervisedText PreferenceEncoder::conversation(
@@ -80,12 +80,12 @@ SupervisedText PreferenceEncoder::conversation(
   if (const auto tools = given.find("tools"); tools != given.end()) {
     values["tools"] = *tools;
   }
-  text::TextRow own{
+  text::TextRow completed{
       .values = nlohmann::json(values),
       .file = row.file,
       .line = row.line,
       .text = values.dump()};
-  SupervisedText text = texts_.encode(own);
+  SupervisedText text = texts_.encode(completed);
   // What the assistant says in the prompt is not the answer.
   const auto said = std::count_if(
       messages.begin(),

@@ -127,7 +127,7 @@ at::Tensor best_places_of(
     const at::Tensor logits =
         one.to(at::kDouble).masked_fill(mask.eq(0), kNever);
     // Stable: the first of equal ones, whatever the batch is.
-    const auto [values, places] =
+    const auto [values, indices] =
         at::sort(logits, /*stable=*/true, /*dim=*/1, /*descending=*/true);
     const auto first = [&](const at::Tensor& all, double filler) {
       return at::constant_pad_nd(
@@ -135,7 +135,7 @@ at::Tensor best_places_of(
           {0, best_places - count},
           filler);
     };
-    parts.push_back(first(places, 0));
+    parts.push_back(first(indices, 0));
     parts.push_back(first(values, kNever));
   }
   return at::cat(parts, 1);
@@ -143,14 +143,14 @@ at::Tensor best_places_of(
 
 QuestionAnswers answers_of(
     const EncodedQuestion& question,
-    const double* places,
+    const double* best,
     const QuestionOptions& options) {
   QuestionAnswers result;
   result.no_answer_score = -kNever;
   const auto count = static_cast<size_t>(options.best_places);
   for (size_t number = 0; number < question.windows.size(); ++number) {
     const ContextWindow context = question.placed(question.windows[number]);
-    const double* const row = places + number * (1 + 4 * count);
+    const double* const row = best + number * (1 + 4 * count);
     const double* const starts = row + 1;
     const double* const ends = starts + 2 * count;
     result.no_answer_score = std::min(result.no_answer_score, row[0]);
@@ -241,8 +241,8 @@ zoo::ModelInput QuestionBatches::rows(
     last.push_back(window.last);
   }
   zoo::ModelInput batch = padded_input(encodings, inputs_);
-  const auto on_device = [&](const std::vector<int64_t>& places) {
-    return runtime::to_device(at::tensor(places, at::kLong), inputs_.device);
+  const auto on_device = [&](const std::vector<int64_t>& tokens) {
+    return runtime::to_device(at::tensor(tokens, at::kLong), inputs_.device);
   };
   batch.others["start_positions"] = on_device(first);
   batch.others["end_positions"] = on_device(last);

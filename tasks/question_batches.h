@@ -38,10 +38,10 @@ at::Tensor best_places_of(
     int64_t best_places);
 
 /// Selects from all pairs of a likely start and end in the same window.
-/// @param places best_places_of() the question's windows, a row each.
+/// @param best best_places_of() the question's windows, a row each.
 QuestionAnswers answers_of(
     const EncodedQuestion& question,
-    const double* places,
+    const double* best,
     const QuestionOptions& options);
 
 /// An answer as it stands in the context.

@@ -372,7 +372,7 @@ std::string SupervisedEncoder::missing_end(
 
 void SupervisedEncoder::warn_about_chats(
     const std::vector<SupervisedText>& texts,
-    const std::vector<std::string>& places,
+    const std::vector<std::string>& locations,
     size_t from) const {
   int64_t others = 0;
   size_t first = texts.size();
@@ -383,7 +383,7 @@ void SupervisedEncoder::warn_about_chats(
   }
   if (others > 0) {
     const SupervisedText& text = texts[first];
-    const auto [own, asked] = std::mismatch(
+    const auto [found, asked] = std::mismatch(
         text.tokens.begin(),
         text.tokens.end(),
         text.other_prompt.begin(),
@@ -394,16 +394,16 @@ void SupervisedEncoder::warn_about_chats(
     };
     log_warning(
         "{}: the prompt for the last answer, which `tessera generate --chat` makes too, is not how the row begins: after {} tokens it has {}, but the row {} ({} such rows). The model learns to go on from other tokens than it will be given: let the chat template's generation prompt end where tokens end, e.g. without a space",
-        places[first - from],
-        own - text.tokens.begin(),
+        locations[first - from],
+        found - text.tokens.begin(),
         shown(asked, text.other_prompt.end()),
-        shown(own, text.tokens.end()),
+        shown(found, text.tokens.end()),
         others);
   }
   if (const std::string end = missing_end(texts, from); !end.empty()) {
     log_warning(
         "{}: no answer ends with the eos_token {}, but e.g. with {}, so that the model does not learn to stop: `tessera generate --chat` will go on to --max-new-tokens. Let the chat template write {{{{ eos_token }}}} after what the assistant says, or name the token that it writes as eos_token in tokenizer_config.json or as eos_token_id in generation_config.json",
-        places.front(),
+        locations.front(),
         runtime::show_json(tokenizer_.token(end_token_)),
         runtime::show_json(end));
   }
@@ -524,7 +524,7 @@ std::vector<SupervisedText> SupervisedEncoder::read(
     const size_t before = texts.size();
     RowReport report("row");
     bool lacks_template = false;
-    std::vector<std::string> places;
+    std::vector<std::string> locations;
     text::for_each_row({file}, options_.rows, [&](const text::TextRow& given) {
       const text::TextRow row = with_keys(given);
       // No row that lacks something: it would be left out.
@@ -533,7 +533,7 @@ std::vector<SupervisedText> SupervisedEncoder::read(
         return;
       }
       texts.push_back(encode_keys(row));
-      places.push_back(row.place());
+      locations.push_back(row.place());
       report.add(texts.back().is_truncated);
     });
     if (lacks_template) {
@@ -544,7 +544,7 @@ std::vector<SupervisedText> SupervisedEncoder::read(
         "'{}' has no rows that can be used",
         file.string());
     if (is_log_rank_zero()) {
-      warn_about_chats(texts, places, before);
+      warn_about_chats(texts, locations, before);
     }
     report.log_truncated(file.string(), limit_, max_length_);
   }

@@ -140,7 +140,7 @@ class SupervisedEncoder {
       const;
   void warn_about_chats(
       const std::vector<SupervisedText>& texts,
-      const std::vector<std::string>& places,
+      const std::vector<std::string>& locations,
       size_t from) const;
   SupervisedText continued(
       const std::string& prompt,

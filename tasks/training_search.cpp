@@ -42,10 +42,11 @@ planner::RunSettings settings_of(
   settings.can_plan_fewer_layers = layers.can_be_fewer;
   settings.changes_rows = layers.have_independent_rows;
   settings.plan =
-      [own = std::make_shared<const TrainingConfig>(std::move(config))](
+      [shared_config =
+           std::make_shared<const TrainingConfig>(std::move(config))](
           const planner::Machine& machine, const planner::SettingsRun& run) {
         return plan_training(
-            *own,
+            *shared_config,
             machine.devices,
             /*rank=*/0,
             machine.device,
@@ -61,15 +62,15 @@ planner::RunSettings settings_of(
 planner::ReadRun read_training_run(const std::filesystem::path& config) {
   return [config, layers = std::make_shared<std::optional<ModelLayers>>()](
              const std::vector<std::string>& overrides) {
-    TrainingConfig own = read_training_config(config, overrides);
+    TrainingConfig settled = read_training_config(config, overrides);
     if (!*layers) {
       *layers = {
-          layers_of(own),
-          has_alike_layers(own),
-          can_plan_fewer_layers(own),
-          has_independent_rows(own)};
+          layers_of(settled),
+          has_alike_layers(settled),
+          can_plan_fewer_layers(settled),
+          has_independent_rows(settled)};
     }
-    return settings_of(std::move(own), **layers);
+    return settings_of(std::move(settled), **layers);
   };
 }
 

@@ -57,21 +57,22 @@ class CheckpointListing {
     ordered_json parameters = ordered_json::array();
     int64_t numel = 0;
     for (const auto& [name, parameter] : manifest.parameters) {
-      const int64_t own = numel_of(parameter.sizes);
-      numel += own;
+      const int64_t parameter_numel = numel_of(parameter.sizes);
+      numel += parameter_numel;
       ordered_json states = ordered_json::object();
-      if (own > 0 && !states_[name].contains(engine::kMasterState)) {
+      if (parameter_numel > 0 &&
+          !states_[name].contains(engine::kMasterState)) {
         problems_.push_back(formatted("'{}' has none of its elements", name));
       }
       for (const auto& [state, found] : states_[name]) {
         states[state] = {{"dtype", found.dtype}, {"bytes", found.bytes}};
-        if (found.is_divided && found.numel != own) {
+        if (found.is_divided && found.numel != parameter_numel) {
           problems_.push_back(formatted(
               "'{}' of '{}' has {} of {} elements",
               state,
               name,
               found.numel,
-              own));
+              parameter_numel));
         }
       }
       parameters.push_back(

@@ -47,7 +47,7 @@ void check_same_layout(
 }
 
 /// Whether this rank of the same layout has saved it.
-bool has_own(
+bool has_local(
     const CheckpointSubject& subject,
     const CheckpointReader& reader,
     const std::string& opaque) {
@@ -141,7 +141,7 @@ ModelLoading::ModelLoading(
   }
   for (const SubjectOpaque& opaque : tensors_.opaques) {
     const std::string name = "opaque/" + opaque.name;
-    if (opaque.reset && !has_own(subject_, reader_, name)) {
+    if (opaque.reset && !has_local(subject_, reader_, name)) {
       opaques_.emplace_back();
       continue;
     }

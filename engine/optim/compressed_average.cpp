@@ -51,11 +51,11 @@ void CompressedAverage::run(
   const int64_t begin = communicator.rank() * part_numel_;
   const at::Tensor sent = wire.narrow(0, 0, ranks_ * bytes);
   const at::Tensor received = wire.narrow(0, ranks_ * bytes, ranks_ * bytes);
-  const at::Tensor own_error = errors_.narrow(0, 0, padded_numel());
+  const at::Tensor local_error = errors_.narrow(0, 0, padded_numel());
   const at::Tensor part_error = errors_.narrow(0, padded_numel(), part_numel_);
 
-  values.add_(own_error).mul_(used);
-  encode_with_error(sent, values, own_error, used, ranks_);
+  values.add_(local_error).mul_(used);
+  encode_with_error(sent, values, local_error, used, ranks_);
   communicator.all_to_all(received, sent, label).wait(check);
 
   const at::Tensor part = values.narrow(0, begin, part_numel_);

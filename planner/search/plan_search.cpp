@@ -503,9 +503,9 @@ class Search {
         // Larger and fewer micro-batches wait longer.
         time.least_compute = least_part * time.compute;
         const double more = time.total_with_more_rows() + 2 * time.idle;
-        const double own = time.total();
+        const double self_seconds = time.total();
         candidates.push_back({layout, rows, *found});
-        if (more >= std::min(least, own)) {
+        if (more >= std::min(least, self_seconds)) {
           break;
         }
       }
@@ -791,8 +791,8 @@ class Search {
       if (alone->compute >= best_seconds()) {
         return; // what is moved comes on top
       }
-      auto [run, own] = budgeted(layout, rows, parts, activations);
-      add(std::move(run), own);
+      auto [run, fitted] = budgeted(layout, rows, parts, activations);
+      add(std::move(run), fitted);
     }
   }
 

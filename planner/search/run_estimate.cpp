@@ -168,40 +168,41 @@ std::optional<RunEstimate::Estimate> RunEstimate::least(
     }
   };
   for (size_t i = 0; i < kEstimatedKinds.size(); ++i) {
-    Kind& own = kind(i);
+    Kind& chosen_kind = kind(i);
     if (!refusal_.empty()) {
       return std::nullopt;
     }
-    if (own.saves_nothing) {
+    if (chosen_kind.saves_nothing) {
       continue;
     }
-    if (fastest && own.none.time.total() >= fastest->time.total()) {
+    if (fastest && chosen_kind.none.time.total() >= fastest->time.total()) {
       break; // further kinds take longer still
     }
-    offer(own.none);
-    if (bytes_of(own.none) <= available_bytes) {
+    offer(chosen_kind.none);
+    if (bytes_of(chosen_kind.none) <= available_bytes) {
       break;
     }
     if (bytes_of(smallest()) > available_bytes) {
       return std::nullopt;
     }
-    if (!own.all) {
-      own.all =
-          i == kSmallest ? smallest() : line(own.parts, /*all_layers=*/true);
+    if (!chosen_kind.all) {
+      chosen_kind.all = i == kSmallest
+                            ? smallest()
+                            : line(chosen_kind.parts, /*all_layers=*/true);
     }
     // Bytes fall with the number of layers.
-    if (bytes_of(*own.all) > available_bytes) {
+    if (bytes_of(*chosen_kind.all) > available_bytes) {
       continue;
     }
     int64_t too_few = 0;
     int64_t enough = layers_;
     while (enough - too_few > 1) {
       const int64_t middle = (too_few + enough) / 2;
-      (bytes_of(between(own, middle, layers_)) <= available_bytes ? enough
-                                                                  : too_few) =
-          middle;
+      (bytes_of(between(chosen_kind, middle, layers_)) <= available_bytes
+           ? enough
+           : too_few) = middle;
     }
-    offer(between(own, enough, layers_));
+    offer(between(chosen_kind, enough, layers_));
   }
   return fastest;
 }

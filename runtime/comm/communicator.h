@@ -93,13 +93,13 @@ struct AllToAllBlocks {
 /// no backend: its collectives copy if input and output differ, and are done on
 /// return.
 ///
-/// Over NCCL and IpcBackend a collective runs on the current stream, like an
+/// Over NCCL and the like a collective runs on the current stream, like an
 /// operator, and wait() has nothing to wait for. (c10d's asynchronous mode
 /// would put all collectives on one stream of its own, so that all-gathers
 /// would queue after reductions.)
 ///
 /// A backend for CPU tensors handles CUDA tensors by copies through the host,
-/// where ranks share devices and IpcBackend does not work. Issue and wait must
+/// where ranks share devices. Issue and wait must
 /// then run with the same current stream, and block the host for it.
 class Communicator {
  public:
@@ -213,7 +213,7 @@ class Communicator {
   std::chrono::milliseconds timeout_{};
   std::shared_ptr<runtime::MissingRanks> missing_ranks_;
   uint64_t issued_ = 0; ///< collectives so far
-  /// The device that the backend is bound to, like NCCL and IpcBackend:
+  /// The device that the backend is bound to, like that of NCCL:
   /// collectives and waits for them run on the current stream.
   std::optional<at::Device> device_;
   std::vector<c10::Stream> streams_; ///< of `device_`, with collectives

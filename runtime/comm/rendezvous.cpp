@@ -31,7 +31,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kPollInterval{20};
 
-std::chrono::seconds whole_seconds(Clock::duration duration) {
+std::chrono::seconds truncated_seconds(Clock::duration duration) {
   return std::chrono::duration_cast<std::chrono::seconds>(duration);
 }
 
@@ -108,7 +108,7 @@ c10::intrusive_ptr<c10d::Store> open_store(
             Clock::now() < start + timeout,
             "rank 0 could not be reached at {} (MASTER_ADDR, MASTER_PORT) within {} s. Start rank 0, check that this host can reach the address, and that no firewall closes the port.",
             address.text(),
-            whole_seconds(timeout).count());
+            truncated_seconds(timeout).count());
       }
     } else {
       // Names may appear late on clusters, but not that of this host.
@@ -124,7 +124,7 @@ c10::intrusive_ptr<c10d::Store> open_store(
     log_warning(
         "waiting for rank 0 at {} (MASTER_ADDR, MASTER_PORT) for {} s{}",
         address.text(),
-        whole_seconds(Clock::now() - start).count(),
+        truncated_seconds(Clock::now() - start).count(),
         unknown.empty() ? ""
                         : "; this host cannot resolve the name: " + unknown);
   }
@@ -155,14 +155,14 @@ void wait_for_others(
         "{} of {} did not join the job within {} s. Start one process per rank, with the same WORLD_SIZE, MASTER_ADDR and MASTER_PORT.",
         ranks_text(missing),
         size,
-        whole_seconds(waited).count());
+        truncated_seconds(waited).count());
     if (waited >= next_notice) {
       next_notice += kWaitNoticeInterval;
       log_warning(
           "waiting for {} of {} to join the job for {} s",
           ranks_text(missing),
           size,
-          whole_seconds(waited).count());
+          truncated_seconds(waited).count());
     }
     std::this_thread::sleep_for(kPollInterval);
   }
@@ -189,7 +189,7 @@ void wait_for_rank_0(
           log_warning(
               "waiting for rank 0 of {} to join the job for {} s",
               size,
-              whole_seconds(waited).count());
+              truncated_seconds(waited).count());
         }
       }
       std::this_thread::sleep_for(kPollInterval);

@@ -32,7 +32,7 @@ std::string last_dl_error() {
 }
 
 /// Folder of the library (or program) that contains this code.
-std::filesystem::path own_folder() {
+std::filesystem::path self_folder() {
   Dl_info info{};
   if (::dladdr(reinterpret_cast<void*>(&load_cuda_backend), &info) == 0) {
     return {};
@@ -91,7 +91,7 @@ CudaBackend load() {
 
   backend.device_names = device_names(driver, backend.device_count);
 
-  const auto path = own_folder() / "libtessera_cuda.so";
+  const auto path = self_folder() / "libtessera_cuda.so";
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) {
     return not_loaded(
@@ -112,7 +112,7 @@ CudaBackend load() {
     return not_loaded(reason);
   }
   // Beside the programs of tests: lets ranks share a device.
-  const auto shared = own_folder() / "libtessera_shared_device.so";
+  const auto shared = self_folder() / "libtessera_shared_device.so";
   if (std::filesystem::exists(shared, ignored) &&
       ::dlopen(shared.c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr) {
     return not_loaded(

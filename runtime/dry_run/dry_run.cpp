@@ -890,7 +890,7 @@ void DryRun::begin_operator(const std::string& name, const void* storage) {
 }
 
 size_t DryRun::WorkRows::add(const std::string& key, const OperatorWork& work) {
-  const auto [found, is_new] = places.try_emplace(key, rows.size());
+  const auto [found, is_new] = row_indices.try_emplace(key, rows.size());
   if (is_new) {
     rows.push_back(work);
     rows.back().calls = 1;

@@ -95,7 +95,7 @@ class DryRun {
  private:
   struct Mode;
   struct WorkRows {
-    std::map<std::string, size_t> places; ///< in `rows`
+    std::map<std::string, size_t> row_indices; ///< in `rows`
     std::vector<OperatorWork> rows;
 
     /// @return its row.

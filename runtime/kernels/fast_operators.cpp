@@ -45,11 +45,11 @@ at::Tensor corner(const at::Tensor& x, int64_t rows, int64_t columns) {
 /// A copy with zeros behind its rows and columns.
 at::Tensor padded(const at::Tensor& x, int64_t rows, int64_t columns) {
   at::Tensor copy = matrix_in_order_of(x, rows, columns);
-  const at::Tensor own = corner(copy, x.size(0), x.size(1));
+  const at::Tensor target = corner(copy, x.size(0), x.size(1));
   if (x.stride(1) == 1) {
-    copy_rows(own, x);
+    copy_rows(target, x);
   } else {
-    copy_rows(own.t(), x.t());
+    copy_rows(target.t(), x.t());
   }
   for (const int64_t dim : {0, 1}) {
     if (const int64_t rest = copy.size(dim) - x.size(dim); rest > 0) {

@@ -18,11 +18,11 @@ struct FewRowsAvx2 {
     return {_mm256_loadu_ps(p)};
   }
   static FewRowsAvx2 load(const float* p, int64_t count) {
-    const __m256i places = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    const __m256i lane_numbers = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
     return {_mm256_maskload_ps(
         p,
         _mm256_cmpgt_epi32(
-            _mm256_set1_epi32(static_cast<int>(count)), places))};
+            _mm256_set1_epi32(static_cast<int>(count)), lane_numbers))};
   }
   void add_product(FewRowsAvx2 a, FewRowsAvx2 b) {
     value = _mm256_fmadd_ps(a.value, b.value, value);

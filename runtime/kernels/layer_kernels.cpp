@@ -236,7 +236,7 @@ std::vector<KernelResult> solve_rotary(
   for (const bool adjacent : {false, true}) {
     for (const auto& [half, features] :
          {std::array<int64_t, 2>{16, 48}, {3, 7}}) {
-      const bool own_tables = features == 7;
+      const bool row_tables = features == 7;
       const int64_t table = kTokens * half;
       const at::Tensor cosines =
           example_values(kBatch * table, type, device, 0);
@@ -246,13 +246,13 @@ std::vector<KernelResult> solve_rotary(
           .rows = {},
           .cosines = cosines.const_data_ptr(),
           .sines = sines.const_data_ptr(),
-          .table_stride = own_tables ? table : 0,
+          .table_stride = row_tables ? table : 0,
           .batch = kBatch,
           .tokens = kTokens,
           .half = half,
           .features = features,
           .adjacent = adjacent,
-          .inverse = own_tables};
+          .inverse = row_tables};
       std::vector<at::Tensor> inputs;
       for (size_t i = 0; i < kHeads.size(); ++i) {
         const int64_t row = kHeads[i] * features;

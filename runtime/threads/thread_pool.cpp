@@ -46,7 +46,7 @@ struct ThreadPool::Job {
 namespace {
 
 /// The pool that the calling thread belongs to.
-thread_local const ThreadPool* own_pool = nullptr;
+thread_local const ThreadPool* self_pool = nullptr;
 
 } // namespace
 
@@ -68,7 +68,7 @@ ThreadPool::~ThreadPool() {
 }
 
 void ThreadPool::work(int index, const CpuPlacement& placement) {
-  own_pool = this;
+  self_pool = this;
   placement.bind_calling_thread(index);
   std::unique_lock lock(mutex_);
   while (true) {
@@ -89,7 +89,7 @@ void ThreadPool::work(int index, const CpuPlacement& placement) {
 }
 
 void ThreadPool::run(int64_t tasks, const Task& task) {
-  if (own_pool == this || threads() <= 1 || tasks <= 1) {
+  if (self_pool == this || threads() <= 1 || tasks <= 1) {
     for (int64_t i = 0; i < tasks; ++i) {
       task(i);
     }

@@ -31,10 +31,10 @@ at::Tensor kept_within(
       at::sort(flat, /*stable=*/true, /*dim=*/0, /*descending=*/false);
   const at::Tensor counts = count_choices(flat, experts);
   const at::Tensor begins = counts.cumsum(0) - counts;
-  const at::Tensor places =
+  const at::Tensor positions =
       at::arange(flat.size(0), flat.options()) - begins.index_select(0, sorted);
   const at::Tensor kept = at::empty_like(flat, at::kBool);
-  kept.index_copy_(0, order, places < capacity);
+  kept.index_copy_(0, order, positions < capacity);
   return kept.view({chosen.size(1), chosen.size(0)}).t().contiguous();
 }
 

@@ -162,14 +162,14 @@ class UnitFinder {
   void add_full(const Module& module, const std::string& path) {
     std::vector<at::Tensor> local;
     std::vector<std::pair<std::string, const Module*>> inner;
-    take_own(module, path, local, inner);
+    take_local(module, path, local, inner);
     add(module, path, local);
     for (const auto& [inner_path, part] : inner) {
       add_full(*part, inner_path);
     }
   }
 
-  void take_own(
+  void take_local(
       const Module& module,
       const std::string& path,
       std::vector<at::Tensor>& local,
@@ -182,7 +182,7 @@ class UnitFinder {
       if (is_unit(*child.value())) {
         inner.emplace_back(child_path, child.value().get());
       } else {
-        take_own(*child.value(), child_path, local, inner);
+        take_local(*child.value(), child_path, local, inner);
       }
     }
   }

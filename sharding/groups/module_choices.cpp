@@ -76,7 +76,7 @@ ModuleChoices::ModuleChoices(const Module& root, std::vector<ModuleRule> rules)
       if (rules_[i].type.empty() && patterns.matches(i, item.key())) {
         choices_[item.key()].rules.push_back(i);
         if (rules_[i].options.group && !finds_modules[i]) {
-          own_groups_.insert(item.key());
+          single_groups_.insert(item.key());
         }
       }
     }

@@ -41,7 +41,7 @@ class ModuleChoices {
   }
   /// Whether the parameter is a group because a rule says so.
   bool is_group(const std::string& parameter) const {
-    return own_groups_.contains(parameter);
+    return single_groups_.contains(parameter);
   }
 
   /// Of the group of the module or parameter with that path.
@@ -68,7 +68,7 @@ class ModuleChoices {
   std::vector<ModuleRule> rules_;
   std::map<std::string, Choice> choices_; ///< by path
   std::set<const torch::nn::Module*> groups_;
-  std::set<std::string> own_groups_; ///< parameters
+  std::set<std::string> single_groups_; ///< parameters
   bool names_groups_ = false;
 };
 

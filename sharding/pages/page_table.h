@@ -65,7 +65,7 @@ class PageTable {
   /// Returns whether a page was updated with its gradients since the last step.
   bool updated_in_backward() const;
   /// A parameter whose settled gradient has something of another backward
-  /// ([Note: own backwards]); nothing: none has.
+  /// ([Note: backwards of the engine]); nothing: none has.
   std::optional<size_t> find_other_backward() const;
   /// A page whose gradients the user has dropped after they were applied; null:
   /// there is none. For settled gradients.

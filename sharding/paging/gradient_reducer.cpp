@@ -146,7 +146,7 @@ void GradientReducer::collect_pending(Page& page) {
       page.gradients->take(i);
       // While the engine's own backward runs, a hook of the user may have
       // replaced what it has computed.
-      if (context_.own_backwards == 0 &&
+      if (context_.engine_backwards == 0 &&
           has_gradient_hook(page.parameters()[i].record.tensor)) {
         page.gradients->note_other_backward(i); // set by hand
       }
@@ -295,7 +295,7 @@ void GradientReducer::begin(Page& page, bool is_final) {
   // If this rank lacks a gradient, others may have it: those are applied by the
   // step, which knows.
   const bool may_apply =
-      context_.own_backwards > 0 || !context_.options.update_in_backward;
+      context_.engine_backwards > 0 || !context_.options.update_in_backward;
   page.reductions.is_final =
       is_final && may_apply && context_.scheduler != nullptr &&
       page.gradients->all_arrived() && !page.spec().is_apart;

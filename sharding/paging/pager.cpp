@@ -185,7 +185,7 @@ void Pager::on_view(const PagedStorage& storage) {
 
 void Pager::on_token_add(size_t parameter, const at::Tensor& gradient) {
   reducer_.add(parameter, gradient);
-  if (context_.own_backwards == 0) {
+  if (context_.engine_backwards == 0) {
     context_.pages.bucket_of(parameter)->note_other_backward(
         context_.pages.entries()[parameter].position);
   }

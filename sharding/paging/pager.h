@@ -133,8 +133,8 @@ class Pager : public PageFaultHandler {
     reducer_.before_change(page);
   }
   /// Call it around each backward of the pager's engine.
-  [[nodiscard]] OwnBackward own_backward() {
-    return OwnBackward(context_);
+  [[nodiscard]] EngineBackward engine_backward() {
+    return EngineBackward(context_);
   }
   /// Call it before collectives by which the ranks read or write the files of a
   /// model: a rank that does something else instead gets an error. Collective.

@@ -24,7 +24,7 @@ struct PagerContext {
   const bool has_budget; ///< as SlotBudget::has_budget
   PagerStatistics statistics = {};
   TransferWaits waits = {};
-  int own_backwards = 0; ///< see OwnBackward
+  int engine_backwards = 0; ///< see EngineBackward
 
   /// Whether a single rank holds everything, so that nothing is paged or agreed
   /// on.
@@ -33,22 +33,22 @@ struct PagerContext {
   }
 };
 
-/// [Note: own backwards] While it is alive, a backward is that of the pager's
-/// engine. Another one, of a second engine or LibTorch's alone, may reach the
-/// same parameters: its gradients are collected, but not applied before the
-/// step, so that zero_grad() can drop them, and are marked
+/// [Note: backwards of the engine] While it is alive, a backward is that of the
+/// pager's engine. Another one, of a second engine or LibTorch's alone, may
+/// reach the same parameters: its gradients are collected, but not applied
+/// before the step, so that zero_grad() can drop them, and are marked
 /// (GradientBucket::note_other_backward), since they lack the loss scale.
-class OwnBackward {
+class EngineBackward {
  public:
   /// @param context must outlive this object.
-  explicit OwnBackward(PagerContext& context) : context_(context) {
-    ++context_.own_backwards;
+  explicit EngineBackward(PagerContext& context) : context_(context) {
+    ++context_.engine_backwards;
   }
-  ~OwnBackward() {
-    --context_.own_backwards;
+  ~EngineBackward() {
+    --context_.engine_backwards;
   }
-  OwnBackward(const OwnBackward&) = delete;
-  OwnBackward& operator=(const OwnBackward&) = delete;
+  EngineBackward(const EngineBackward&) = delete;
+  EngineBackward& operator=(const EngineBackward&) = delete;
 
  private:
   PagerContext& context_;

@@ -180,7 +180,7 @@ void StepExecutor::on_gradient(size_t parameter) {
   }
   reducer_.take(parameter);
   const auto& [page, position] = context_.pages.entries()[parameter];
-  const bool is_own = context_.own_backwards > 0;
+  const bool is_own = context_.engine_backwards > 0;
   if (!is_own) {
     page.gradients->note_other_backward(position);
     page.reductions.is_other_latest = true;

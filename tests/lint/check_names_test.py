@@ -53,6 +53,19 @@ class CheckNames(unittest.TestCase):
         self.assertIn("engine/a.h:2: whole is a name to avoid; full", found[0])
         self.assertIn("engine/a.h:3: FlatRun", found[1])
 
+    def test_names_that_begin_as_those_to_avoid_are_found(self):
+        text = (
+            "namespace tessera::engine {\nint own_rows();\n"
+            "int rows(int own, int whole_rows, int whole_word, int grown_rows);\n"
+            "int rows(std::vector<int> places, int unowned);\n}\n"
+        )
+        found = self.complaints(engine__a=text)
+        self.assertEqual(len(found), 4, found)
+        self.assertIn("engine/a.h:2: own_rows is a name to avoid; local_ or self_", found[0])
+        self.assertIn("engine/a.h:3: own is", found[1])
+        self.assertIn("engine/a.h:3: whole_rows is a name to avoid; full_", found[2])
+        self.assertIn("engine/a.h:4: places is", found[3])
+
     def test_names_to_avoid_pass_in_texts_and_other_names(self):
         text = (
             "namespace tessera::engine {\n// The whole of it.\n"

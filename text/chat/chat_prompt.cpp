@@ -47,10 +47,10 @@ void check_messages(
 nlohmann::ordered_json without_nulls(const nlohmann::ordered_json& messages) {
   auto kept = nlohmann::ordered_json::array();
   for (const auto& message : messages) {
-    auto& own = kept.emplace_back(nlohmann::ordered_json::object());
+    auto& copy = kept.emplace_back(nlohmann::ordered_json::object());
     for (const auto& [key, value] : message.items()) {
       if (!value.is_null()) {
-        own[key] = value;
+        copy[key] = value;
       }
     }
   }

@@ -74,10 +74,10 @@ std::vector<size_t> common_places(const Words& a, const Words& b) {
                           : std::max(lengths[i - 1][j], lengths[i][j - 1]);
     }
   }
-  std::vector<size_t> places;
+  std::vector<size_t> indices;
   for (size_t i = a.size(), j = b.size(); i > 0 && j > 0;) {
     if (a[i - 1] == b[j - 1]) {
-      places.push_back(i - 1);
+      indices.push_back(i - 1);
       --i;
       --j;
     } else if (lengths[i][j - 1] > lengths[i - 1][j]) {
@@ -86,7 +86,7 @@ std::vector<size_t> common_places(const Words& a, const Words& b) {
       --i;
     }
   }
-  return places;
+  return indices;
 }
 
 std::vector<Words> sentences_of(std::string_view text, RougeWords compared) {
@@ -121,12 +121,12 @@ RougeScore summary_score(
   }
   double same = 0;
   for (const Words& sentence : wanted) {
-    std::set<size_t> places;
+    std::set<size_t> indices;
     for (const Words& other : predicted) {
       const auto more = common_places(sentence, other);
-      places.insert(more.begin(), more.end());
+      indices.insert(more.begin(), more.end());
     }
-    for (const size_t place : places) {
+    for (const size_t place : indices) {
       auto& a = left_predicted[sentence[place]];
       auto& b = left_wanted[sentence[place]];
       if (a > 0 && b > 0) {

@@ -93,7 +93,7 @@ std::vector<TextPart> AddedTokenFinder::parts_of(std::string_view text) const {
     if (token.is_single_word && is_inside_word(text, bytes)) {
       continue;
     }
-    const ByteRange own = bytes;
+    const ByteRange unstripped = bytes;
     if (token.strips_left) {
       while (bytes.begin > end) {
         const size_t last = before(text, bytes.begin);
@@ -115,8 +115,8 @@ std::vector<TextPart> AddedTokenFinder::parts_of(std::string_view text) const {
       parts.push_back(
           {bytes,
            token.id,
-           own.begin - std::min(own.begin, bytes.begin),
-           bytes.end - own.end});
+           unstripped.begin - std::min(unstripped.begin, bytes.begin),
+           bytes.end - unstripped.end});
       end = bytes.end;
     }
   }

@@ -63,13 +63,13 @@ bool truncate(
   }
   const bool is_first = truncation.strategy == TruncationStrategy::kOnlyFirst;
   TokenSequence* text = is_first ? &first : second;
-  const int64_t own = text == nullptr ? 0 : length_of(*text);
-  const int64_t left = own - (all - max_tokens);
+  const int64_t self_length = text == nullptr ? 0 : length_of(*text);
+  const int64_t left = self_length - (all - max_tokens);
   TESSERA_CHECK(
       text != nullptr && left > 0,
       "the {} text has {} tokens, but {} would have to be taken from it to leave {}. Truncate both texts (longest first), or give a greater max_length.",
       is_first ? "first" : "second",
-      own,
+      self_length,
       all - max_tokens,
       max_tokens);
   shorten(*text, left, truncation.side.value_or(Side::kRight));

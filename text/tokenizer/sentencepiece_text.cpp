@@ -172,15 +172,15 @@ class SentencePieceDecoding : public TokenDecoder {
         text += unk_surface_;
         continue;
       }
-      std::string_view own = part;
+      std::string_view visible = part;
       const bool strips = text.empty() && !had_space &&
                           (normalizer_.add_dummy_prefix ||
                            normalizer_.remove_extra_whitespaces);
-      if (strips && own.starts_with(kEscapedSpace)) {
-        own.remove_prefix(kEscapedSpace.size());
+      if (strips && visible.starts_with(kEscapedSpace)) {
+        visible.remove_prefix(kEscapedSpace.size());
         had_space = !normalizer_.remove_extra_whitespaces;
       }
-      append_spaced(own, text);
+      append_spaced(visible, text);
     }
     flush();
     parts.assign(1, std::move(text));

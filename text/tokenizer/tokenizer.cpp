@@ -346,13 +346,13 @@ EncodedBatch Tokenizer::pad(
     const PadOptions& options) const {
   int64_t length = options.length;
   for (const Encoding& row : rows) {
-    const auto own = static_cast<int64_t>(row.tokens.size());
+    const auto row_length = static_cast<int64_t>(row.tokens.size());
     TESSERA_CHECK(
-        options.length == 0 || own <= options.length,
+        options.length == 0 || row_length <= options.length,
         "a row has {} tokens and cannot be padded to {}; truncate it when it is encoded",
-        own,
+        row_length,
         options.length);
-    length = std::max(length, own);
+    length = std::max(length, row_length);
   }
   TESSERA_CHECK(
       options.multiple_of > 0,
@@ -424,8 +424,8 @@ bool Tokenizer::is_special(int64_t id) const {
 }
 
 std::optional<int64_t> Tokenizer::special_id(const char* name) const {
-  for (const auto& [own, token] : parts_->settings.special_tokens) {
-    if (own == name) {
+  for (const auto& [key, token] : parts_->settings.special_tokens) {
+    if (key == name) {
       return id_of(token);
     }
   }

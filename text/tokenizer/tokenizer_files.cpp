@@ -143,8 +143,8 @@ class FolderFiles {
 
 /// A special token that a class has where no file names one; empty: none.
 std::string special_of(const TokenizerClass& row, std::string_view key) {
-  for (const auto& [own, token] : row.special_tokens) {
-    if (own == key) {
+  for (const auto& [name, token] : row.special_tokens) {
+    if (name == key) {
       return token;
     }
   }
@@ -230,12 +230,12 @@ std::pair<const TokenizerClass*, VocabularyFile> choose_class(
       folder.string(),
       name);
   if (row != nullptr) {
-    const auto own = std::find_if(
+    const auto listed = std::find_if(
         found.begin(), found.end(), [row](const VocabularyFile& file) {
           return file.kind == row->vocabulary;
         });
-    if (own != found.end()) {
-      return {row, *own};
+    if (listed != found.end()) {
+      return {row, *listed};
     }
     TESSERA_CHECK(
         !is_named,
@@ -453,11 +453,11 @@ std::map<std::string, std::string> read_chat_templates(
     const fs::path& folder,
     const runtime::JsonValue& config) {
   std::map<std::string, std::string> templates;
-  const fs::path own = folder / "chat_template.jinja";
+  const fs::path default_file = folder / "chat_template.jinja";
   const fs::path others = folder / "additional_chat_templates";
-  if (fs::exists(own) || fs::is_directory(others)) {
-    if (fs::exists(own)) {
-      templates["default"] = runtime::read_text_file(own);
+  if (fs::exists(default_file) || fs::is_directory(others)) {
+    if (fs::exists(default_file)) {
+      templates["default"] = runtime::read_text_file(default_file);
     }
     if (fs::is_directory(others)) {
       for (const auto& file : fs::directory_iterator(others)) {
@@ -626,8 +626,8 @@ void add_folder_tokens(
         token.reset(); // the vocabulary was made without it
       }
     }
-    for (const auto& [own, content] : named) {
-      if (!token && own == key) {
+    for (const auto& [name, content] : named) {
+      if (!token && name == key) {
         token = AddedToken{.content = content, .is_special = true};
       }
     }
@@ -865,17 +865,17 @@ class TemplateSection {
  private:
   /// The token that a word stands for, a name or the token itself.
   std::string content_of(const std::string& word) {
-    const std::string own_token = special_of(row_, word);
-    std::string token = own_token.empty() ? word : own_token;
+    const std::string class_token = special_of(row_, word);
+    std::string token = class_token.empty() ? word : class_token;
     for (const auto& [key, content] : parts_.settings.special_tokens) {
       if (key == word) {
         token = content;
       }
     }
     std::optional<int64_t> id;
-    for (const auto& [own, added] : parts_.added) {
+    for (const auto& [added_id, added] : parts_.added) {
       if (added.content == token) {
-        id = own;
+        id = added_id;
       }
     }
     TESSERA_CHECK(

@@ -87,14 +87,14 @@ std::vector<Part> short_blanks(
     }
     // Room for them with a token between any two.
     const auto count = static_cast<int64_t>(lengths.size());
-    std::vector<int64_t> places;
+    std::vector<int64_t> offsets;
     for (int64_t i = 0; i < count; ++i) {
-      places.push_back(below(draws, end - begin - sum - count + 2));
+      offsets.push_back(below(draws, end - begin - sum - count + 2));
     }
-    std::sort(places.begin(), places.end());
+    std::sort(offsets.begin(), offsets.end());
     int64_t before = begin;
     for (size_t i = 0; i < lengths.size(); ++i) {
-      const int64_t from = before + places[i];
+      const int64_t from = before + offsets[i];
       blanks.emplace_back(from, from + lengths[i]);
       before += lengths[i] + 1;
     }

@@ -90,14 +90,14 @@ nlohmann::json data_identity(const std::vector<fs::path>& paths) {
   std::string all;
   for (size_t i = 0; i < files.size(); ++i) {
     const fs::path& file = files[i].path;
-    const uint64_t own = size_of_file(file);
-    bytes += own;
+    const uint64_t file_bytes = size_of_file(file);
+    bytes += file_bytes;
     // The same file is the same data under another name.
     all += formatted(
         "{} {} {}\n",
         files.size() == 1 ? "" : files[i].name,
-        own,
-        i % apart == 0 ? checksum(sample_of(file, own, blocks)) : "");
+        file_bytes,
+        i % apart == 0 ? checksum(sample_of(file, file_bytes, blocks)) : "");
   }
   return {{"path", names}, {"bytes", bytes}, {"checksum", checksum(all)}};
 }

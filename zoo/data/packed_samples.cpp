@@ -101,13 +101,13 @@ PackedSamples::Sample PackedSamples::sample(size_t example, int64_t epoch)
   }
   const Source& source = sources_[i];
   const int64_t drawn = epoch * source.share + at - source.begin;
-  const int64_t own_epoch = drawn / source.samples;
+  const int64_t source_epoch = drawn / source.samples;
   const RandomOrder order(
       source.samples,
       runtime::split_mix(
           runtime::split_mix(cut_.seed + i) +
-          static_cast<uint64_t>(own_epoch)));
-  return {i, own_epoch, order[drawn % source.samples]};
+          static_cast<uint64_t>(source_epoch)));
+  return {i, source_epoch, order[drawn % source.samples]};
 }
 
 void PackedSamples::read(

@@ -274,9 +274,9 @@ class MegatronConversion {
       const Parts& parts) {
     std::array<Parts, 3> projections; // of all ranks
     for (const WeightEntry& part : parts) {
-      auto own = divided(name, part);
-      for (size_t i = 0; i < own.size(); ++i) {
-        projections[i].push_back(std::move(own[i]));
+      auto rank_parts = divided(name, part);
+      for (size_t i = 0; i < rank_parts.size(); ++i) {
+        projections[i].push_back(std::move(rank_parts[i]));
       }
     }
     Parts full;

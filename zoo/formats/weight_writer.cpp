@@ -53,14 +53,15 @@ WeightWriter::WeightWriter(
   std::vector<std::vector<TensorSpec>> shards(1);
   int64_t bytes = 0; // of the last shard
   for (TensorSpec& spec : specs_of(names, dtypes)) {
-    const int64_t own =
+    const int64_t weight_bytes =
         spec.numel() * static_cast<int64_t>(at::elementSize(spec.dtype));
-    if (max_shard_bytes > 0 && bytes > 0 && bytes + own > max_shard_bytes) {
+    if (max_shard_bytes > 0 && bytes > 0 &&
+        bytes + weight_bytes > max_shard_bytes) {
       shards.emplace_back();
       bytes = 0;
     }
-    bytes += own;
-    total_bytes_ += own;
+    bytes += weight_bytes;
+    total_bytes_ += weight_bytes;
     shard_of_.emplace(spec.name(), shards.size() - 1);
     shards.back().push_back(std::move(spec));
   }

@@ -24,11 +24,11 @@ at::Tensor only(const at::Tensor& scores, const at::Tensor& keep) {
 }
 
 /// The chosen entries of each prompt, [prompts, n, ...].
-at::Tensor chosen(const at::Tensor& all, const at::Tensor& places) {
+at::Tensor chosen(const at::Tensor& all, const at::Tensor& indices) {
   if (all.dim() == 2) {
-    return all.gather(1, places);
+    return all.gather(1, indices);
   }
-  return all.gather(1, places.unsqueeze(2).expand({-1, -1, all.size(2)}));
+  return all.gather(1, indices.unsqueeze(2).expand({-1, -1, all.size(2)}));
 }
 
 at::Tensor best_places(const at::Tensor& scores, int64_t count) {
@@ -140,17 +140,17 @@ at::Tensor BeamSearch::advance(const TokenProposal& proposal) {
   const at::Tensor ended = ends(texts);
 
   const at::Tensor going_on = only(proposal.scores, ended.logical_not());
-  const at::Tensor places = best_places(going_on, beams);
+  const at::Tensor indices = best_places(going_on, beams);
   set_aside(texts, proposal.scores, ended);
-  rows_ = chosen(texts, places).flatten(0, 1);
-  scores_ = chosen(going_on, places);
+  rows_ = chosen(texts, indices).flatten(0, 1);
+  scores_ = chosen(going_on, indices);
 
   can_improve_ &= may_improve();
   is_done_ = !can_improve_.any().item<bool>() || ended.all().item<bool>() ||
              (options_.early_stopping == EarlyStopping::kYes &&
               is_ended_.all().item<bool>());
   const at::Tensor first_row = torch::arange(texts_).unsqueeze(1) * beams;
-  return (chosen(beam, places) + first_row).flatten();
+  return (chosen(beam, indices) + first_row).flatten();
 }
 
 void BeamSearch::set_aside(
@@ -172,14 +172,14 @@ void BeamSearch::set_aside(
   const at::Tensor padded = at::constant_pad_nd(
       texts, {0, best_.size(2) - texts.size(2)}, options_.pad_token_id);
   const at::Tensor all_scores = at::cat({best_scores_, final_scores}, 1);
-  const at::Tensor places = best_places(all_scores, beams);
-  best_ = chosen(at::cat({best_, padded}, 1), places);
+  const at::Tensor indices = best_places(all_scores, beams);
+  best_ = chosen(at::cat({best_, padded}, 1), indices);
   best_lengths_ = chosen(
       at::cat(
           {best_lengths_, torch::full_like(scores, length, torch::kLong)}, 1),
-      places);
-  best_scores_ = chosen(all_scores, places);
-  is_ended_ = chosen(at::cat({is_ended_, may}, 1), places);
+      indices);
+  best_scores_ = chosen(all_scores, indices);
+  is_ended_ = chosen(at::cat({is_ended_, may}, 1), indices);
 }
 
 at::Tensor BeamSearch::may_improve() const {

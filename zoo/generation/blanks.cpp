@@ -123,14 +123,15 @@ ModelInput blank_inputs(
   at::Tensor positions = torch::zeros({count, 2, length}, torch::kLong);
   at::Tensor sep = torch::zeros({count}, torch::kLong);
   for (size_t row = 0; row < texts.size(); ++row) {
-    const auto own = static_cast<int64_t>(rows[row].size());
+    const auto row_length = static_cast<int64_t>(rows[row].size());
     const auto at = static_cast<int64_t>(row);
     for (const bool within : {false, true}) {
       positions[at][within ? 1 : 0]
-          .narrow(0, length - own, own)
+          .narrow(0, length - row_length, row_length)
           .copy_(torch::tensor(positions_of(texts[row], within), torch::kLong));
     }
-    sep[at] = length - own + static_cast<int64_t>(texts[row].context.size());
+    sep[at] =
+        length - row_length + static_cast<int64_t>(texts[row].context.size());
   }
   batch.position_ids = positions.to(device);
   batch.others["sep"] = sep.to(device);

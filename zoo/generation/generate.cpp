@@ -288,26 +288,26 @@ class Writer {
 
   /// The next input: all tokens at first, later the last one.
   ModelInput input_of(TextGroup& group, const at::Tensor& rows) const {
-    const auto own = [&](const at::Tensor& all) {
+    const auto of_rows = [&](const at::Tensor& all) {
       return all.narrow(0, group.first, group.rows).to(device_);
     };
     ModelInput input;
     input.cache = &group.cache;
     input.last_logits = true;
     const int64_t read = group.cache.length();
-    const at::Tensor fresh = own(rows.narrow(1, read, rows.size(1) - read));
+    const at::Tensor fresh = of_rows(rows.narrow(1, read, rows.size(1) - read));
     if (model_.first_token()) {
-      input.input_ids = own(prompt_.input_ids);
+      input.input_ids = of_rows(prompt_.input_ids);
       input.decoder_input_ids = fresh;
       if (prompt_.attention_mask.defined()) {
-        input.attention_mask = own(prompt_.attention_mask);
+        input.attention_mask = of_rows(prompt_.attention_mask);
       }
       return input;
     }
     input.input_ids = fresh;
     if (prompt_.attention_mask.defined()) {
       input.attention_mask = at::constant_pad_nd(
-          own(prompt_.attention_mask), {0, rows.size(1) - given_}, 1);
+          of_rows(prompt_.attention_mask), {0, rows.size(1) - given_}, 1);
     }
     if (model_.fills_blanks()) {
       add_blanks(group, read, fresh.size(1), input);
@@ -319,7 +319,7 @@ class Writer {
     const auto continued = model_.continued_inputs();
     for (const auto& [name, given] : continued_) {
       const at::Tensor all =
-          continued_to(rows.size(1), own(given), continued.at(name));
+          continued_to(rows.size(1), of_rows(given), continued.at(name));
       (name == "token_type_ids" ? input.token_type_ids : input.others[name]) =
           all.narrow(1, read, fresh.size(1));
     }
@@ -333,16 +333,16 @@ class Writer {
       int64_t read,
       int64_t count,
       ModelInput& input) const {
-    const at::Tensor own =
+    const at::Tensor new_positions =
         prompt_.position_ids.narrow(0, group.first, group.rows).to(device_);
     if (read == 0) {
-      input.position_ids = own;
+      input.position_ids = new_positions;
       input.others["sep"] = prompt_.others.at("sep")
                                 .narrow(0, group.first, group.rows)
                                 .to(device_);
       return;
     }
-    const at::Tensor last = own.narrow(2, given_ - 1, 1);
+    const at::Tensor last = new_positions.narrow(2, given_ - 1, 1);
     const at::Tensor steps =
         torch::arange(read, read + count, last.options()) - (given_ - 1);
     input.position_ids = at::cat(
@@ -421,7 +421,7 @@ class Writer {
 struct SimilarPrompts {
   GenerateOptions options; ///< of options_after()
   int64_t length; ///< of the longest
-  std::vector<int64_t> places; ///< of the prompts in the batch
+  std::vector<int64_t> prompt_indices; ///< of the prompts in the batch
 };
 
 /// By the numbers of new tokens, which lengths of the whole text and positions
@@ -438,23 +438,23 @@ std::vector<SimilarPrompts> similar_prompts(
   for (int64_t i = 0; i < prompt.input_ids.size(0); ++i) {
     const int64_t length = prompt.input_ids.size(1) -
                            (padding.defined() ? padding[i].item<int64_t>() : 0);
-    GenerateOptions own = options_after(model, options, length);
+    GenerateOptions row_options = options_after(model, options, length);
     const auto found =
         std::find_if(groups.begin(), groups.end(), [&](const auto& group) {
-          return group.options.max_new_tokens == own.max_new_tokens &&
-                 group.options.min_new_tokens == own.min_new_tokens &&
+          return group.options.max_new_tokens == row_options.max_new_tokens &&
+                 group.options.min_new_tokens == row_options.min_new_tokens &&
                  (!by_length || group.length == length);
         });
-    SimilarPrompts& group =
-        found != groups.end()
-            ? *found
-            : groups.emplace_back(SimilarPrompts{std::move(own), 0, {}});
+    SimilarPrompts& group = found != groups.end()
+                                ? *found
+                                : groups.emplace_back(SimilarPrompts{
+                                      std::move(row_options), 0, {}});
     group.length = std::max(group.length, length);
-    group.places.push_back(i);
+    group.prompt_indices.push_back(i);
   }
   for (SimilarPrompts& group : groups) {
     group.options.prompt_numbers.clear();
-    for (const int64_t place : group.places) {
+    for (const int64_t place : group.prompt_indices) {
       group.options.prompt_numbers.push_back(options.number_of_prompt(place));
     }
   }
@@ -464,11 +464,12 @@ std::vector<SimilarPrompts> similar_prompts(
 /// The prompts of a group, without the padding before all of them.
 ModelInput prompts_of(const SimilarPrompts& group, const ModelInput& prompt) {
   const int64_t padding = prompt.input_ids.size(1) - group.length;
-  const at::Tensor places =
-      torch::tensor(group.places, torch::kLong).to(prompt.input_ids.device());
+  const at::Tensor prompt_indices =
+      torch::tensor(group.prompt_indices, torch::kLong)
+          .to(prompt.input_ids.device());
   NamedTensors tensors = prompt.named();
   for (auto& [name, tensor] : tensors) {
-    tensor = tensor.index_select(0, places);
+    tensor = tensor.index_select(0, prompt_indices);
     if (name == "sep") { // counts the padding
       tensor = tensor - padding;
     } else {
@@ -496,11 +497,11 @@ at::Tensor write_groups(
   std::vector<at::Tensor> written;
   int64_t longest = 0;
   for (const SimilarPrompts& group : groups) {
-    EndsSequence ends_own;
+    EndsSequence ends_in_group;
     if (ends) {
-      ends_own = [&](int64_t row, std::span<const int64_t> tokens) {
+      ends_in_group = [&](int64_t row, std::span<const int64_t> tokens) {
         const auto place = static_cast<size_t>(row / rows);
-        return ends(group.places[place] * rows + row % rows, tokens);
+        return ends(group.prompt_indices[place] * rows + row % rows, tokens);
       };
     }
     written.push_back(Writer(
@@ -508,7 +509,7 @@ at::Tensor write_groups(
                           prompts_of(group, prompt),
                           group.options,
                           parallel,
-                          ends_own,
+                          ends_in_group,
                           nullptr)
                           .write()
                           .slice(1, group.length));
@@ -519,12 +520,12 @@ at::Tensor write_groups(
       {0, longest},
       options.pad_token_id);
   for (size_t i = 0; i < groups.size(); ++i) {
-    const at::Tensor own = written[i];
-    for (int64_t row = 0; row < own.size(0); ++row) {
+    const at::Tensor group_rows = written[i];
+    for (int64_t row = 0; row < group_rows.size(0); ++row) {
       const auto place = static_cast<size_t>(row / results);
-      all[groups[i].places[place] * results + row % results]
-          .narrow(0, given, own.size(1))
-          .copy_(own[row]);
+      all[groups[i].prompt_indices[place] * results + row % results]
+          .narrow(0, given, group_rows.size(1))
+          .copy_(group_rows[row]);
     }
   }
   return all;

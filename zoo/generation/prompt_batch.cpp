@@ -26,11 +26,11 @@ ModelInput prompt_batch(
   at::Tensor mask = torch::zeros({rows, length}, torch::kLong);
   for (int64_t row = 0; row < rows; ++row) {
     const auto& prompt = prompts[static_cast<size_t>(row)];
-    const auto own = static_cast<int64_t>(prompt.size());
+    const auto row_length = static_cast<int64_t>(prompt.size());
     ids[row]
-        .narrow(0, length - own, own)
+        .narrow(0, length - row_length, row_length)
         .copy_(torch::tensor(prompt, torch::kLong));
-    mask[row].narrow(0, length - own, own).fill_(1);
+    mask[row].narrow(0, length - row_length, row_length).fill_(1);
   }
   ModelInput batch;
   batch.input_ids = ids.to(device);

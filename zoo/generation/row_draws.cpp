@@ -68,21 +68,21 @@ at::Tensor RowDraws::draw(
   using Arrival = std::pair<double, int64_t>;
   std::vector<Arrival> arrivals;
   for (int64_t row = 0; row < all.size(0); ++row) {
-    const float* own = all.const_data_ptr<float>() + row * candidates;
+    const float* row_weights = all.const_data_ptr<float>() + row * candidates;
     const uint64_t stream = streams_[static_cast<size_t>(row)];
     arrivals.clear();
     int64_t missing = count;
     for (int64_t i = 0; i < candidates; ++i) {
-      if (own[i] > 0) {
+      if (row_weights[i] > 0) {
         arrivals.emplace_back(
             exponential_of(seed_, stream, position, i) /
-                static_cast<double>(own[i]),
+                static_cast<double>(row_weights[i]),
             i);
         --missing;
       }
     }
     for (int64_t i = 0; i < candidates && missing > 0; ++i) {
-      if (!(own[i] > 0)) {
+      if (!(row_weights[i] > 0)) {
         arrivals.emplace_back(std::numeric_limits<double>::infinity(), i);
         --missing;
       }

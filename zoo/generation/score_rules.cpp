@@ -24,11 +24,11 @@ std::span<float> scores_of(at::Tensor& scores, int64_t row) {
 void penalise(double penalty, at::Tensor& scores, const RowTexts& texts) {
   const auto factor = static_cast<float>(penalty);
   for (int64_t row = 0; row < texts.rows(); ++row) {
-    const auto own = scores_of(scores, row);
-    const std::vector<float> before(own.begin(), own.end());
+    const auto row_scores = scores_of(scores, row);
+    const std::vector<float> before(row_scores.begin(), row_scores.end());
     for (const int64_t token : texts[row]) { // several times the same
-      if (const auto i = static_cast<size_t>(token); i < own.size()) {
-        own[i] = before[i] < 0 ? before[i] * factor : before[i] / factor;
+      if (const auto i = static_cast<size_t>(token); i < row_scores.size()) {
+        row_scores[i] = before[i] < 0 ? before[i] * factor : before[i] / factor;
       }
     }
   }
@@ -41,13 +41,13 @@ void forbid_repeats(size_t size, at::Tensor& scores, const RowTexts& texts) {
     if (text.size() < size) {
       continue;
     }
-    const auto own = scores_of(scores, row);
+    const auto row_scores = scores_of(scores, row);
     const auto last = text.last(size - 1);
     for (size_t at = 0; at + size <= text.size(); ++at) {
       const auto next = static_cast<size_t>(text[at + size - 1]);
-      if (next < own.size() &&
+      if (next < row_scores.size() &&
           std::equal(last.begin(), last.end(), text.subspan(at).begin())) {
-        own[next] = kImpossible;
+        row_scores[next] = kImpossible;
       }
     }
   }

@@ -244,9 +244,9 @@ std::vector<GeneratedText> TextGenerator::write(
   EndsSequence ends;
   if (options.num_beams == 1) {
     ends = [&](int64_t row, std::span<const int64_t> written) {
-      Row& own = rows[static_cast<size_t>(row)];
-      pass_on(static_cast<size_t>(row), own.add(written.back()));
-      return own.is_done();
+      Row& current = rows[static_cast<size_t>(row)];
+      pass_on(static_cast<size_t>(row), current.add(written.back()));
+      return current.is_done();
     };
   } else if (!options.stop_strings.empty()) {
     const size_t around = longest_in(options.stop_strings) + kTokensAround;
@@ -254,15 +254,15 @@ std::vector<GeneratedText> TextGenerator::write(
                int64_t row, std::span<const int64_t> written) {
       const auto text = static_cast<size_t>(row / options.num_beams);
       const bool is_complete = written.size() <= around;
-      Row own(
+      Row replayed(
           tokenizer_,
           options_.skip_special_tokens,
           is_complete ? before[text] : std::vector<int64_t>{},
           options);
       for (const int64_t token : is_complete ? written : written.last(around)) {
-        own.add(token);
+        replayed.add(token);
       }
-      return own.is_stopped();
+      return replayed.is_stopped();
     };
   }
   const at::Tensor sequences =
@@ -325,22 +325,22 @@ std::vector<GeneratedText> TextGenerator::fill(
   }
   for (bool is_first = true;; is_first = false) {
     std::vector<BlankedText> open;
-    std::vector<size_t> places;
+    std::vector<size_t> indices;
     for (size_t i = 0; i < rows.size(); ++i) {
       if (!rows[i].text.is_full()) {
         open.push_back(rows[i].text);
-        places.push_back(i);
+        indices.push_back(i);
       }
     }
     if (open.empty()) {
       break;
     }
     // After the first blank, each copy is a row of its own.
-    const size_t own = is_first ? 1 : copies;
+    const size_t texts_each = is_first ? 1 : copies;
     options.prompt_numbers.clear();
-    for (const size_t place : places) {
+    for (const size_t place : indices) {
       options.prompt_numbers.push_back(
-          first_number * static_cast<int64_t>(own) +
+          first_number * static_cast<int64_t>(texts_each) +
           static_cast<int64_t>(place));
     }
     const auto written = write(
@@ -355,13 +355,13 @@ std::vector<GeneratedText> TextGenerator::fill(
         all.insert(all.end(), copies, row);
       }
       rows = std::move(all);
-      places.clear();
+      indices.clear();
       for (size_t i = 0; i < rows.size(); ++i) {
-        places.push_back(i);
+        indices.push_back(i);
       }
     }
-    for (size_t i = 0; i < places.size(); ++i) {
-      Filling& row = rows[places[i]];
+    for (size_t i = 0; i < indices.size(); ++i) {
+      Filling& row = rows[indices[i]];
       GeneratedText one = written[i];
       row.result.tokens.insert(
           row.result.tokens.end(), one.tokens.begin(), one.tokens.end());

@@ -112,8 +112,8 @@ void AnswerHead::add_score(const ScoredBatch& batch, ScoreSums& sums) const {
     return flags.sum().item<double>();
   };
   sums.items += count(start.targets.ne(-100).logical_and(end.targets.ne(-100)));
-  const auto is_found = [](const AnswerPlaces& places) {
-    return places.logits.argmax(-1).eq(places.targets);
+  const auto is_found = [](const AnswerPlaces& answers) {
+    return answers.logits.argmax(-1).eq(answers.targets);
   };
   sums.right += count(is_found(start).logical_and(is_found(end)));
   sums.add_losses(

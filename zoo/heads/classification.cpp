@@ -242,9 +242,9 @@ at::Tensor AnswerPlaces::loss() const {
 AnswerPlaces answer_places(
     const ModelInput& input,
     const at::Tensor& logits,
-    const at::Tensor& places) {
+    const at::Tensor& positions) {
   const int64_t length = logits.size(1);
-  const at::Tensor targets = places.flatten().to(at::kLong);
+  const at::Tensor targets = positions.flatten().to(at::kLong);
   at::Tensor counts = targets.ge(0).logical_and(targets.lt(length));
   const at::Tensor text = text_of_answers(input, length);
   if (!text.defined()) {
@@ -289,9 +289,9 @@ at::Tensor last_token_places(
         input_ids.size(0));
     return torch::full({1}, length - 1, input_ids.options().dtype(at::kLong));
   }
-  const at::Tensor places =
+  const at::Tensor positions =
       torch::arange(length, input_ids.options().dtype(at::kLong));
-  return (input_ids.ne(*padding_id) * places).argmax(-1);
+  return (input_ids.ne(*padding_id) * positions).argmax(-1);
 }
 
 } // namespace tessera::zoo

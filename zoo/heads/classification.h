@@ -102,11 +102,11 @@ struct AnswerPlaces {
 };
 
 /// @param logits [B, S], as the model computes them.
-/// @param places [B] or [B, 1]; outside of the text or in padding: ignored.
+/// @param positions [B] or [B, 1]; outside of the text or in padding: ignored.
 AnswerPlaces answer_places(
     const ModelInput& input,
     const at::Tensor& logits,
-    const at::Tensor& places);
+    const at::Tensor& positions);
 
 /// Adds the results of question answering: `start_logits` and `end_logits` [B,
 /// S] from logits [B, S, 2], and, if the input has `start_positions` and

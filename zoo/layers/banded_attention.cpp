@@ -58,9 +58,10 @@ class Blocks {
 
   /// The keys that each query sees: bool [B * count, 1, size, G + 3 size].
   at::Tensor mask(const BandedTokens& tokens) const {
-    const auto places = torch::dtype(at::kLong).device(tokens.seen.device());
-    const at::Tensor queries = torch::arange(size_, places).unsqueeze(1);
-    const at::Tensor keys = torch::arange(-size_, 2 * size_, places);
+    const auto index_options =
+        torch::dtype(at::kLong).device(tokens.seen.device());
+    const at::Tensor queries = torch::arange(size_, index_options).unsqueeze(1);
+    const at::Tensor keys = torch::arange(-size_, 2 * size_, index_options);
     const at::Tensor band = (keys - queries).abs().le(reach_);
     const at::Tensor near = of_keys(
                                 tokens.local.unsqueeze(1).unsqueeze(-1),
@@ -86,13 +87,13 @@ class Blocks {
 };
 
 /// Expands places [B, G] for a gather along dimension 1 of [B, S, n].
-at::Tensor index_of(const at::Tensor& places, int64_t features) {
-  return places.unsqueeze(-1).expand({-1, -1, features});
+at::Tensor index_of(const at::Tensor& positions, int64_t features) {
+  return positions.unsqueeze(-1).expand({-1, -1, features});
 }
 
 /// The same for dimension 2 of [B, h, S, n].
-at::Tensor index_by_head(const at::Tensor& places, const at::Tensor& x) {
-  return places.unsqueeze(1).unsqueeze(-1).expand(
+at::Tensor index_by_head(const at::Tensor& positions, const at::Tensor& x) {
+  return positions.unsqueeze(1).unsqueeze(-1).expand(
       {-1, x.size(1), -1, x.size(3)});
 }
 
@@ -114,13 +115,13 @@ BandedTokens BandedTokens::of(
   global = global & tokens.seen;
   tokens.local = tokens.seen & ~global;
   const auto most = global.sum(1).max().item<int64_t>();
-  tokens.global_places = at::argsort(
-                             (~global).to(at::kByte),
-                             /*stable=*/true,
-                             1,
-                             /*descending=*/false)
-                             .narrow(1, 0, most);
-  tokens.is_global = global.gather(1, tokens.global_places);
+  tokens.global_positions = at::argsort(
+                                (~global).to(at::kByte),
+                                /*stable=*/true,
+                                1,
+                                /*descending=*/false)
+                                .narrow(1, 0, most);
+  tokens.is_global = global.gather(1, tokens.global_positions);
   return tokens;
 }
 
@@ -135,7 +136,7 @@ at::Tensor banded_attention(
   const Blocks blocks(call.query.size(2), reach);
   const auto keys = [&](const at::Tensor& x) {
     return blocks.of_keys(
-        x, x.gather(2, index_by_head(tokens.global_places, x)));
+        x, x.gather(2, index_by_head(tokens.global_positions, x)));
   };
   AttentionCall near = call;
   near.query = blocks.of_queries(call.query);
@@ -205,10 +206,10 @@ at::Tensor BandedAttentionImpl::look_at_all(
     const BandedTokens& tokens) {
   // Without global tokens nothing is computed, but the projections still get
   // zero gradients, so that ranks with global tokens do not wait forever.
-  const bool any = tokens.global_places.size(1) > 0;
+  const bool any = tokens.global_positions.size(1) > 0;
   const at::Tensor all = any ? entered : entered.narrow(1, 0, 0);
   const at::Tensor global =
-      entered.gather(1, index_of(tokens.global_places, entered.size(-1)));
+      entered.gather(1, index_of(tokens.global_positions, entered.size(-1)));
   AttentionCall call = call_of(
       global_query_.forward(global),
       global_key_.forward(all),
@@ -239,14 +240,14 @@ at::Tensor BandedAttentionImpl::forward(
         return attended(near);
       });
   const at::Tensor global = look_at_all(entered, tokens);
-  const at::Tensor places = index_by_head(tokens.global_places, made);
+  const at::Tensor index = index_by_head(tokens.global_positions, made);
   made = made.scatter(
       2,
-      places,
+      index,
       at::where(
           tokens.is_global.unsqueeze(1).unsqueeze(-1),
           global,
-          made.gather(2, places)));
+          made.gather(2, index)));
   return output_.forward(made.transpose(1, 2).flatten(2));
 }
 

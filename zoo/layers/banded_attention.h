@@ -19,7 +19,7 @@ struct BandedTokens {
   at::Tensor local; ///< bool [B, S]: neither padding nor global
   /// int64 [B, G], where G is the largest number of global tokens in a row:
   /// their positions in order. Rows with fewer are filled with other positions.
-  at::Tensor global_places;
+  at::Tensor global_positions;
   at::Tensor is_global; ///< bool [B, G]: false for the filled positions
 
   /// @param attention_mask [B, S]: 0 padding, 1 local, 2 global; or undefined.
@@ -36,7 +36,7 @@ template <typename Visit>
 void visit_tensors_of(BandedTokens& tokens, Visit&& visit) {
   visit(tokens.seen);
   visit(tokens.local);
-  visit(tokens.global_places);
+  visit(tokens.global_positions);
   visit(tokens.is_global);
 }
 

@@ -46,18 +46,18 @@ at::Tensor context_attention(
       [&](const at::Tensor& query,
           const at::Tensor& key,
           const at::Tensor& value) {
-        AttentionCall own = call;
-        own.query = query;
-        own.key = key;
-        own.value = value;
+        AttentionCall self_call = call;
+        self_call.query = query;
+        self_call.key = key;
+        self_call.value = value;
         const int64_t heads = call.query.size(1);
         if (call.mask.defined() && call.mask.dim() == 4 && heads > 1 &&
             call.mask.size(1) == heads) {
           const sharding::HeadRange range = sharding::ulysses_heads(
               heads, cp.group->rank(), cp.group->size());
-          own.mask = call.mask.narrow(1, range.begin, range.length);
+          self_call.mask = call.mask.narrow(1, range.begin, range.length);
         }
-        return function(own);
+        return function(self_call);
       });
 }
 

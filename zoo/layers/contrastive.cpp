@@ -101,9 +101,9 @@ at::Tensor contrastive_loss(
         *batches);
     first = rows * batches->rank();
   }
-  const at::Tensor own =
+  const at::Tensor self_keys =
       torch::arange(first, first + rows, keys.options().dtype(at::kLong));
-  return cross_entropy(queries.mm(all.t()) / temperature, own) *
+  return cross_entropy(queries.mm(all.t()) / temperature, self_keys) *
          (2 * temperature);
 }
 

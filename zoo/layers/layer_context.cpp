@@ -51,8 +51,8 @@ at::Tensor LayerContext::local_tokens(const at::Tensor& full, int64_t dim)
              : full;
 }
 
-at::Tensor LayerContext::all_tokens(const at::Tensor& own) const {
-  return sequences_ ? full_context(own, 1, *sequences_) : own;
+at::Tensor LayerContext::all_tokens(const at::Tensor& local) const {
+  return sequences_ ? full_context(local, 1, *sequences_) : local;
 }
 
 at::Tensor LayerContext::between(const at::Tensor& full) const {

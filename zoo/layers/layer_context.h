@@ -87,7 +87,7 @@ class LayerContext {
   /// whole.
   at::Tensor local_tokens(const at::Tensor& full, int64_t dim = 1) const;
   /// [batch, own tokens, ...] to [batch, sequence, ...]; see full_context().
-  at::Tensor all_tokens(const at::Tensor& own) const;
+  at::Tensor all_tokens(const at::Tensor& local) const;
 
   /// Divides this rank's tokens, which every rank of the tensor-parallel group
   /// has whole, along the sequence under sequence parallelism.

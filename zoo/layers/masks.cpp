@@ -11,9 +11,11 @@ namespace {
 
 /// Key position minus query position: [1, 1, S, S].
 at::Tensor distances(int64_t length, const at::Device& device) {
-  const at::Tensor places =
+  const at::Tensor positions =
       torch::arange(length, torch::dtype(torch::kInt64).device(device));
-  return (places.unsqueeze(0) - places.unsqueeze(1)).unsqueeze(0).unsqueeze(0);
+  return (positions.unsqueeze(0) - positions.unsqueeze(1))
+      .unsqueeze(0)
+      .unsqueeze(0);
 }
 
 } // namespace

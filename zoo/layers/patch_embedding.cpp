@@ -181,15 +181,16 @@ at::Tensor PatchEmbeddingImpl::patches(const at::Tensor& pixels) {
 }
 
 at::Tensor PatchEmbeddingImpl::positions(const ImageSize& image) const {
-  const ImageSize own = options_.grid(options_.image);
+  const ImageSize trained_grid = options_.grid(options_.image);
   const ImageSize wanted = options_.grid(image);
-  if (wanted == own) {
+  if (wanted == trained_grid) {
     return positions_;
   }
   const int64_t before = options_.class_token ? 1 : 0;
-  const at::Tensor map = positions_.narrow(1, before, own.area())
-                             .unflatten(1, {own.height, own.width})
-                             .permute({0, 3, 1, 2});
+  const at::Tensor map =
+      positions_.narrow(1, before, trained_grid.area())
+          .unflatten(1, {trained_grid.height, trained_grid.width})
+          .permute({0, 3, 1, 2});
   const at::Tensor resized = at::upsample_bicubic2d(
       map, {wanted.height, wanted.width}, /*align_corners=*/false);
   const at::Tensor of_patches = resized.flatten(2).transpose(1, 2);

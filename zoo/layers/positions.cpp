@@ -38,10 +38,10 @@ at::Tensor relative_buckets(
     const RelativeBuckets& options,
     const at::Device& device,
     int64_t first) {
-  const auto places = torch::dtype(torch::kInt64).device(device);
+  const auto index_options = torch::dtype(torch::kInt64).device(device);
   return relative_buckets(
-      torch::arange(keys, places).unsqueeze(0) -
-          torch::arange(first, first + queries, places).unsqueeze(1),
+      torch::arange(keys, index_options).unsqueeze(0) -
+          torch::arange(first, first + queries, index_options).unsqueeze(1),
       options);
 }
 

@@ -15,16 +15,17 @@ namespace {
 /// its last two dimensions; unchanged if it is equal at all of them.
 at::Tensor at_places(
     const at::Tensor& x,
-    const at::Tensor& places,
+    const at::Tensor& token_indices,
     int64_t dim) {
   if (!x.defined() || x.size(dim) == 1) {
     return x;
   }
-  std::vector<int64_t> sizes{places.size(0), x.size(1), x.size(2), x.size(3)};
+  std::vector<int64_t> sizes{
+      token_indices.size(0), x.size(1), x.size(2), x.size(3)};
   const at::Tensor full = x.expand(sizes);
-  sizes[static_cast<size_t>(dim)] = places.size(1);
-  const at::Tensor index = dim == 2 ? places.unsqueeze(1).unsqueeze(-1)
-                                    : places.unsqueeze(1).unsqueeze(1);
+  sizes[static_cast<size_t>(dim)] = token_indices.size(1);
+  const at::Tensor index = dim == 2 ? token_indices.unsqueeze(1).unsqueeze(-1)
+                                    : token_indices.unsqueeze(1).unsqueeze(1);
   return full.gather(dim, index.expand(sizes));
 }
 
@@ -41,12 +42,12 @@ RotaryTables rotary_of(
 
 } // namespace
 
-LayerInput LayerInput::at_tokens(const at::Tensor& places) const {
+LayerInput LayerInput::at_tokens(const at::Tensor& token_indices) const {
   TESSERA_CHECK(
       cache == nullptr && !banded.seen.defined() && !memory.defined(),
       "LayerInput::at_tokens: layers with a key/value cache, windows and global tokens, or an encoder's output take all tokens");
   const auto of_pairs = [&](const at::Tensor& x) {
-    return at_places(at_places(x, places, 2), places, 3);
+    return at_places(at_places(x, token_indices, 2), token_indices, 3);
   };
   // All that a query attends to may be gone.
   const auto of_mask = [&](const at::Tensor& x) {
@@ -57,8 +58,8 @@ LayerInput LayerInput::at_tokens(const at::Tensor& places) const {
   some.local_mask = of_mask(local_mask);
   some.bias = of_pairs(bias);
   for (RotaryTables* tables : {&some.rotary, &some.local_rotary}) {
-    tables->cosines = at_places(tables->cosines, places, 2);
-    tables->sines = at_places(tables->sines, places, 2);
+    tables->cosines = at_places(tables->cosines, token_indices, 2);
+    tables->sines = at_places(tables->sines, token_indices, 2);
   }
   return some;
 }

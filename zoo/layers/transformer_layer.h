@@ -61,9 +61,9 @@ struct LayerInput {
   double scale = 1;
 
   /// The inputs of a layer that gets some of the tokens.
-  /// @param places int64 [B, kept], ascending.
+  /// @param token_indices int64 [B, kept], ascending.
   /// @throws tessera::Error with a cache, banded tokens or memory.
-  LayerInput at_tokens(const at::Tensor& places) const;
+  LayerInput at_tokens(const at::Tensor& token_indices) const;
 };
 
 template <typename Visit>

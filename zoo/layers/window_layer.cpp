@@ -73,12 +73,12 @@ at::Tensor WindowLayerImpl::bias(
     int64_t shift,
     int64_t rows) const {
   const int64_t window = options_.window;
-  const int64_t places = window * window;
+  const int64_t area = window * window;
   const at::Tensor of_distances =
       position_bias_
           .index_select(
               0, window_distances(window, position_bias_.device()).flatten())
-          .view({places, places, -1})
+          .view({area, area, -1})
           .permute({2, 0, 1})
           .unsqueeze(0);
   if (shift == 0) {

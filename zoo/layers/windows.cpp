@@ -16,9 +16,10 @@ at::Tensor parts_of_axis(
     int64_t window,
     int64_t shift,
     const at::Device& device) {
-  const at::Tensor places =
+  const at::Tensor positions =
       torch::arange(length, at::TensorOptions(at::kLong).device(device));
-  return places.ge(length - window).to(at::kLong) + places.ge(length - shift);
+  return positions.ge(length - window).to(at::kLong) +
+         positions.ge(length - shift);
 }
 
 } // namespace
@@ -74,10 +75,10 @@ at::Tensor shift_scores(
 }
 
 at::Tensor window_distances(int64_t window, const at::Device& device) {
-  const at::Tensor places =
+  const at::Tensor positions =
       torch::arange(window, at::TensorOptions(at::kLong).device(device));
-  const at::Tensor rows = places.repeat_interleave(window);
-  const at::Tensor columns = places.repeat({window});
+  const at::Tensor rows = positions.repeat_interleave(window);
+  const at::Tensor columns = positions.repeat({window});
   const auto distance = [&](const at::Tensor& axis) {
     return axis.unsqueeze(1) - axis.unsqueeze(0) + (window - 1);
   };

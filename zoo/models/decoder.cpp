@@ -65,11 +65,11 @@ at::Tensor distance_bias(
     const std::vector<double>& slopes,
     int64_t length,
     at::Device device) {
-  const at::Tensor places = torch::arange(
+  const at::Tensor positions = torch::arange(
       1 - length, 1, at::TensorOptions(at::kFloat).device(device));
   const at::Tensor heads =
       runtime::to_device(torch::tensor(slopes, at::kFloat), device);
-  return (heads.unsqueeze(-1) * places)
+  return (heads.unsqueeze(-1) * positions)
       .view({1, static_cast<int64_t>(slopes.size()), 1, length});
 }
 

@@ -138,12 +138,13 @@ void Decoder::add_router_losses(const LayerState& state, ModelOutput& output) {
 }
 
 void Decoder::add_classifier(const ModelInput& input, ModelOutput& output) {
-  const at::Tensor places =
+  const at::Tensor last_tokens =
       last_token_places(input.input_ids, decoder_.padding_token);
-  const at::Tensor rows = torch::arange(places.size(0), places.options());
+  const at::Tensor rows =
+      torch::arange(last_tokens.size(0), last_tokens.options());
   add_classes(
       input,
-      score_.forward(output.last_hidden_state.index({rows, places})),
+      score_.forward(output.last_hidden_state.index({rows, last_tokens})),
       decoder_.classifier,
       output);
 }

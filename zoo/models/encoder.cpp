@@ -162,15 +162,17 @@ at::Tensor Encoder::embed(const ModelInput& input) {
   const at::Tensor types = input.token_type_ids.defined()
                                ? input.token_type_ids
                                : torch::zeros_like(input.input_ids);
-  at::Tensor places = token_types_->forward(context_.local_tokens(types));
+  at::Tensor type_embeddings =
+      token_types_->forward(context_.local_tokens(types));
   if (encoder_.position_kind == EncoderPositions::kLearned) {
-    places = places +
-             positions_->forward(context_.local_tokens(position_ids(input)));
+    type_embeddings =
+        type_embeddings +
+        positions_->forward(context_.local_tokens(position_ids(input)));
   }
   const at::Tensor embedded = context_.dropout(
       norm_->forward(
           tokens_.forward(context_.local_tokens(input.input_ids)) +
-          context_.between(places)),
+          context_.between(type_embeddings)),
       encoder_.embedding_dropout,
       is_training());
   return is_projected() ? project_in_.forward(embedded) : embedded;

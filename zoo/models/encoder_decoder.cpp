@@ -58,10 +58,10 @@ EncoderDecoder::EncoderDecoder(
   const auto make_half = [&](const char* name,
                              const RelativeStackOptions& options,
                              int before) {
-    const auto own = own_layers(before, options.layers.size());
-    return own.empty()
+    const auto local = local_layers(before, options.layers.size());
+    return local.empty()
                ? RelativeStack(nullptr)
-               : register_module(name, RelativeStack(context_, options, own));
+               : register_module(name, RelativeStack(context_, options, local));
   };
   encoder_ = make_half("encoder", config_.encoder, 0);
   if (has_decoder()) {

@@ -123,16 +123,16 @@ at::Tensor Encoder::global_mask(const ModelInput& input) const {
     return found->second;
   }
   const at::Tensor& ids = input.input_ids;
-  const at::Tensor places =
+  const at::Tensor positions =
       torch::arange(ids.size(1), ids.options().dtype(at::kLong));
   switch (head_kind_) {
     case EncoderHead::kSequenceClassification:
-      return places.eq(0).expand_as(ids);
+      return positions.eq(0).expand_as(ids);
     case EncoderHead::kQuestionAnswering:
-      return places.lt(ends_of_questions(ids, encoder_.separator_id));
+      return positions.lt(ends_of_questions(ids, encoder_.separator_id));
     case EncoderHead::kMultipleChoice:
       // A second separator follows the first.
-      return places.gt(ends_of_questions(ids, encoder_.separator_id) + 1);
+      return positions.gt(ends_of_questions(ids, encoder_.separator_id) + 1);
     default:
       return {};
   }

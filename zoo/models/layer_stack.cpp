@@ -35,22 +35,23 @@ TransformerLayers make_layers(
 
 namespace {
 
-/// Runs one layer on the tokens at `places`; the others pass it by.
+/// Runs one layer on the tokens at `token_indices`; the others pass it by.
 at::Tensor run_at_tokens(
     TransformerLayers& layers,
     int number,
     const at::Tensor& hidden,
     const LayerInput& input,
-    const at::Tensor& places) {
+    const at::Tensor& token_indices) {
   const LayerContext& context = layers->block(0)->context();
   // Tokens may be divided, and are again where the layer takes them.
   const at::Tensor full = full_tensor(hidden);
-  const at::Tensor index = places.unsqueeze(-1).expand({-1, -1, full.size(-1)});
+  const at::Tensor index =
+      token_indices.unsqueeze(-1).expand({-1, -1, full.size(-1)});
   const at::Tensor made = layers->forward_range(
       number,
       number + 1,
       context.between(full.gather(1, index)),
-      input.at_tokens(places));
+      input.at_tokens(token_indices));
   return context.between(full.scatter(1, index, full_tensor(made)));
 }
 
@@ -63,17 +64,19 @@ void run_layer(
   if (!drops.keeps_layer(number)) {
     return;
   }
-  LayerInput own = input;
-  own.scale = drops.scale_of(number);
-  const at::Tensor places = drops.tokens_of(
+  LayerInput layer_input = input;
+  layer_input.scale = drops.scale_of(number);
+  const at::Tensor token_indices = drops.tokens_of(
       number,
       state.hidden.size(0),
       state.hidden.size(1),
       state.hidden.device());
   state.hidden =
-      places.defined()
-          ? run_at_tokens(layers, number, state.hidden, own, places)
-          : layers->forward_range(number, number + 1, state.hidden, own);
+      token_indices.defined()
+          ? run_at_tokens(
+                layers, number, state.hidden, layer_input, token_indices)
+          : layers->forward_range(
+                number, number + 1, state.hidden, layer_input);
 }
 
 } // namespace

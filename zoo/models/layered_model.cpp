@@ -20,14 +20,14 @@ LayeredModel::LayeredModel(
           std::move(may_be_missing)),
       context_(context) {}
 
-std::vector<int> LayeredModel::own_layers(int before, size_t count) const {
-  std::vector<int> own;
+std::vector<int> LayeredModel::local_layers(int before, size_t count) const {
+  std::vector<int> numbers;
   for (const int layer : stage().local()) {
     if (layer >= before && layer < before + static_cast<int>(count)) {
-      own.push_back(layer - before);
+      numbers.push_back(layer - before);
     }
   }
-  return own;
+  return numbers;
 }
 
 std::vector<at::Tensor> LayeredModel::hidden_states(

@@ -27,7 +27,7 @@ class LayeredModel : public Model {
 
   /// The layers that this object holds of the `count` after the first `before`,
   /// such as one half of the model, numbered from the first of these.
-  std::vector<int> own_layers(int before, size_t count) const;
+  std::vector<int> local_layers(int before, size_t count) const;
 
   /// ModelOutput::hidden_states. Collective with a group.
   /// @param entered of LayerState.

@@ -153,19 +153,21 @@ std::string checkpoint_name(
 }
 
 /// What our own modules have under the names in the files.
-WeightMap own_names(const Model& model) {
-  const auto own = std::make_shared<std::map<std::string, MappedWeight>>();
+WeightMap native_names_of(const Model& model) {
+  const auto native_names =
+      std::make_shared<std::map<std::string, MappedWeight>>();
   for (const sharding::WeightTarget& target :
        sharding::weight_targets_in(model)) {
     for (const std::string& name : target.spec.names) {
-      own->emplace(
+      native_names->emplace(
           name, MappedWeight{name, target.spec.sizes, target.spec.sizes});
     }
   }
   return
-      [own](std::string_view name) -> std::optional<std::vector<MappedWeight>> {
-        const auto found = own->find(std::string(name));
-        return found == own->end()
+      [native_names](
+          std::string_view name) -> std::optional<std::vector<MappedWeight>> {
+        const auto found = native_names->find(std::string(name));
+        return found == native_names->end()
                    ? std::nullopt
                    : std::optional(std::vector<MappedWeight>{found->second});
       };
@@ -178,15 +180,15 @@ WeightMap weight_map(
     const WeightNames& names,
     const sharding::WeightFiles& files) {
   WeightMap map = names.map(names_in(files));
-  WeightMap own = own_names(model);
+  WeightMap native_map = native_names_of(model);
   size_t foreign = 0;
   size_t native = 0;
   for (const auto& [name, entry] : files.entries()) {
     const auto found = map(name);
     foreign += found && !found->empty() ? 1 : 0;
-    native += own(name) ? 1 : 0;
+    native += native_map(name) ? 1 : 0;
   }
-  return native > foreign ? own : map;
+  return native > foreign ? native_map : map;
 }
 
 /// The parts of the head of which the files have nothing. Where they have

@@ -12,11 +12,12 @@ namespace tessera::zoo {
 RelativeStackImpl::RelativeStackImpl(
     const LayerContext& context,
     const RelativeStackOptions& options,
-    const std::vector<int>& own)
+    const std::vector<int>& numbers)
     : context_(context), options_(options) {
   layers_ = register_module(
-      "layers", make_layers(context_, options_.layers, own, options_.before));
-  if (own.front() == 0) {
+      "layers",
+      make_layers(context_, options_.layers, numbers, options_.before));
+  if (numbers.front() == 0) {
     const sharding::NumberedInit init(-1 - options_.before);
     relative_bias_ = register_module(
         "relative_bias",
@@ -26,7 +27,7 @@ RelativeStackImpl::RelativeStackImpl(
     const torch::NoGradGuard no_grad;
     relative_bias_->weight.normal_(0, options_.bias_deviation);
   }
-  if (own.back() + 1 == static_cast<int>(options_.layers.size())) {
+  if (numbers.back() + 1 == static_cast<int>(options_.layers.size())) {
     norm_ = register_module("norm", Norm(options_.norm));
   }
 }

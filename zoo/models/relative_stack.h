@@ -30,11 +30,11 @@ struct RelativeStackOptions {
 /// first layer, whole on every rank, and `norm` with the last layer.
 class RelativeStackImpl : public torch::nn::Module {
  public:
-  /// @param own numbers of the layers to construct, ascending; at least one.
+  /// @param numbers of the layers to construct, ascending; at least one.
   RelativeStackImpl(
       const LayerContext& context,
       const RelativeStackOptions& options,
-      const std::vector<int>& own);
+      const std::vector<int>& numbers);
 
   /// The attention bias, passed on in LayerState::bias, of `length` tokens
   /// after `past` others: [1, heads, length, past + length]. Call it where the

@@ -36,16 +36,16 @@ constexpr PoolingName kPoolings[] = {
 };
 
 /// The features of one token of each row.
-at::Tensor token_at(const at::Tensor& hidden, const at::Tensor& places) {
-  const at::Tensor rows = torch::arange(places.size(0), places.options());
-  return hidden.index({rows, places});
+at::Tensor token_at(const at::Tensor& hidden, const at::Tensor& positions) {
+  const at::Tensor rows = torch::arange(positions.size(0), positions.options());
+  return hidden.index({rows, positions});
 }
 
 /// The position of each row's first or last token: int64 [B].
 at::Tensor end_of(const at::Tensor& seen, bool last) {
-  const at::Tensor places =
+  const at::Tensor positions =
       torch::arange(1, seen.size(1) + 1, seen.options().dtype(at::kLong));
-  return (seen * (last ? places : places.flip(0))).argmax(1);
+  return (seen * (last ? positions : positions.flip(0))).argmax(1);
 }
 
 Pooling pooling_of(const nlohmann::json& name, const std::string& origin) {
@@ -155,10 +155,10 @@ at::Tensor pool_tokens(
     case Pooling::kMeanRoot:
       return mean(seen, true);
     case Pooling::kWeightedMean: {
-      const at::Tensor places =
+      const at::Tensor positions =
           torch::arange(1, seen.size(1) + 1, seen.options().dtype(at::kLong));
       const at::Tensor before = end_of(seen, /*last=*/false).unsqueeze(1);
-      return mean(seen * (places - before), false);
+      return mean(seen * (positions - before), false);
     }
     case Pooling::kMax:
       break;
@@ -240,13 +240,13 @@ SentenceEncoder::SentenceEncoder(
 SentenceEncoder SentenceEncoder::from_folder(
     const fs::path& folder,
     const FromPretrainedOptions& options) {
-  const fs::path own = model_folder(folder);
-  const auto config = runtime::read_json_object(own / "config.json");
+  const fs::path base_folder = model_folder(folder);
+  const auto config = runtime::read_json_object(base_folder / "config.json");
   FromPretrainedOptions base = options;
   if (base.architecture.empty() && !base.head.accepts) {
     base.architecture = base_architecture(config.value(), config.place());
   }
-  auto model = from_pretrained(own, base);
+  auto model = from_pretrained(base_folder, base);
   const ConfigFields fields(config.value(), config.place());
   return {
       std::move(model),

@@ -24,10 +24,10 @@ at::Tensor VocabHead::loss(
     const at::Tensor& targets) const {
   const ContextParallel* cp = context_.context();
   if (cp == nullptr) {
-    return own_loss(hidden, weight, bias, targets, /*is_mean=*/true);
+    return local_loss(hidden, weight, bias, targets, /*is_mean=*/true);
   }
   return context_mean(
-      own_loss(
+      local_loss(
           hidden,
           weight,
           bias,
@@ -58,7 +58,7 @@ void VocabHead::add_result(
   }
 }
 
-at::Tensor VocabHead::own_loss(
+at::Tensor VocabHead::local_loss(
     const at::Tensor& hidden,
     const at::Tensor& weight,
     const at::Tensor& bias,

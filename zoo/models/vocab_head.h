@@ -46,7 +46,7 @@ class VocabHead {
 
  private:
   /// The loss over the tokens of this rank, all of which may be ignored.
-  at::Tensor own_loss(
+  at::Tensor local_loss(
       const at::Tensor& hidden,
       const at::Tensor& weight,
       const at::Tensor& bias,

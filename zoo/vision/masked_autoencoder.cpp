@@ -87,8 +87,8 @@ MaskedAutoencoder::MaskedAutoencoder(
   if (stage().has_first()) {
     embeddings_ = register_module("embeddings", PatchEmbedding(config.patches));
   }
-  const auto encoder = own_layers(0, config.encoder.size());
-  const auto decoder = own_layers(encoder_layers_, config.decoder.size());
+  const auto encoder = local_layers(0, config.encoder.size());
+  const auto decoder = local_layers(encoder_layers_, config.decoder.size());
   if (!encoder.empty()) {
     layers_ = register_module(
         "layers", make_layers(context_, config.encoder, encoder));
@@ -105,14 +105,14 @@ bool MaskedAutoencoder::has_decoder() const {
   return !config_.decoder.empty();
 }
 
-void MaskedAutoencoder::make_decoder(const std::vector<int>& own) {
+void MaskedAutoencoder::make_decoder(const std::vector<int>& numbers) {
   const auto decoder = register_module(
       "decoder", std::make_shared<torch::nn::Module>("Decoder"));
   const NormOptions& norm = config_.decoder.front().norm;
   const auto full = [&](const char* name, int64_t in, int64_t out) {
     return Linear::full(*decoder, name, {in, out, true, 1, config_.deviation});
   };
-  if (own.front() == 0) {
+  if (numbers.front() == 0) {
     const sharding::NumberedInit init(stage().count());
     decoder_embedding_ =
         full("embedding", config_.norm.features, norm.features);
@@ -126,7 +126,8 @@ void MaskedAutoencoder::make_decoder(const std::vector<int>& own) {
         /*requires_grad=*/false);
   }
   decoder_layers_ = decoder->register_module(
-      "layers", make_layers(context_, config_.decoder, own, encoder_layers_));
+      "layers",
+      make_layers(context_, config_.decoder, numbers, encoder_layers_));
   if (stage().has_last()) {
     const sharding::NumberedInit init(stage().count() + 1);
     decoder_norm_ = decoder->register_module("norm", Norm(norm));
@@ -185,8 +186,8 @@ void MaskedAutoencoder::embed(const ModelInput& input, LayerState& state) {
 }
 
 at::Tensor MaskedAutoencoder::decoder_positions(int64_t patches) const {
-  const int64_t own = positions_.size(1) - 1;
-  if (patches == own) {
+  const int64_t trained_patches = positions_.size(1) - 1;
+  if (patches == trained_patches) {
     return positions_;
   }
   // As in transformers, which treats all patches as one row.

@@ -68,7 +68,7 @@ class MaskedAutoencoder : public LayeredModel {
   bool has_decoder() const;
   /// check_divides_tokens() of both halves, for images of `patches` patches.
   void check_divides(int64_t patches) const;
-  void make_decoder(const std::vector<int>& own);
+  void make_decoder(const std::vector<int>& numbers);
   void embed(const ModelInput& input, LayerState& state);
   void start_decoder(const ModelInput& input, LayerState& state);
   at::Tensor decoder_positions(int64_t patches) const;
