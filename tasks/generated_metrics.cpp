@@ -74,15 +74,15 @@ std::vector<GeneratedMetric> generated_metrics_for(
   std::vector<GeneratedMetric> found;
   for (const std::string& name : names) {
     const std::string nearest = runtime::nearest_name(name, known);
-    const auto place = std::find(known.begin(), known.end(), name);
+    const auto found_name = std::find(known.begin(), known.end(), name);
     TESSERA_CHECK(
-        place != known.end(),
+        found_name != known.end(),
         "data.metric is \"{}\"; generated texts have '{}'{}",
         name,
         runtime::join_names(known),
         nearest.empty() ? "" : "; did you mean '" + nearest + "'?");
     found.push_back(
-        generated_metrics()[static_cast<size_t>(place - known.begin())]);
+        generated_metrics()[static_cast<size_t>(found_name - known.begin())]);
   }
   return found;
 }

@@ -361,8 +361,8 @@ zoo::ModelInput largest_batch(
   }
   batch.labels = labels_for(*head, rows, length);
   if (head->finds_answers()) {
-    for (const char* place : {"start_positions", "end_positions"}) {
-      batch.others[place] = torch::zeros({rows}, torch::kLong);
+    for (const char* key : {"start_positions", "end_positions"}) {
+      batch.others[key] = torch::zeros({rows}, torch::kLong);
     }
   }
   return batch;

@@ -104,11 +104,11 @@ void shorten(
         first + static_cast<std::ptrdiff_t>(begin),
         first + static_cast<std::ptrdiff_t>(end));
   };
-  auto& place = text.blanks.front();
+  auto& blank = text.blanks.front();
   const size_t from_front = std::min(
-      text.context.size() - length, static_cast<size_t>(place) - before);
+      text.context.size() - length, static_cast<size_t>(blank) - before);
   drop(before, before + from_front);
-  place -= static_cast<int64_t>(from_front);
+  blank -= static_cast<int64_t>(from_front);
   if (text.context.size() > length) {
     const size_t end = text.context.size() - after;
     drop(length - after, end);

@@ -32,11 +32,11 @@ std::vector<TokenRange> learned_ranges(
     if (!is_learned(tokens[i])) {
       continue;
     }
-    const auto place = static_cast<int64_t>(i);
-    if (ranges.empty() || ranges.back().end < place) {
-      ranges.push_back({place, place});
+    const auto position = static_cast<int64_t>(i);
+    if (ranges.empty() || ranges.back().end < position) {
+      ranges.push_back({position, position});
     }
-    ranges.back().end = place + 1;
+    ranges.back().end = position + 1;
   }
   return ranges;
 }

@@ -28,7 +28,7 @@ double mean_over_groups(
     const TextPredictions& predictions,
     double (*value)(const Group& group)) {
   double sum = 0;
-  for (const auto& [place, group] : predictions.groups) {
+  for (const auto& [key, group] : predictions.groups) {
     sum += value(group);
   }
   return sum / static_cast<double>(predictions.groups.size());

@@ -306,11 +306,11 @@ std::vector<LabelledText> read_multirc(
     text.text = string_of(preset, row, row.values, "paragraph");
     text.second = string_of(preset, row, row.values, "question") + " " +
                   string_of(preset, row, row.values, "answer");
-    const json& place = member_of(preset, row, row.values, "idx");
+    const json& index = member_of(preset, row, row.values, "idx");
     text.group = formatted(
         "{} {}",
-        integer_of(preset, row, place, "paragraph"),
-        integer_of(preset, row, place, "question"));
+        integer_of(preset, row, index, "paragraph"),
+        integer_of(preset, row, index, "question"));
     add_label(preset, row, text);
     return {std::move(text)};
   }

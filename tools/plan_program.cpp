@@ -243,10 +243,10 @@ void print_heading(const TableUnit& unit) {
 /// "optimizer+activations" as "opt+act".
 std::string short_names(const std::string& names) {
   std::string text;
-  size_t place = 0;
+  size_t column = 0;
   for (const char letter : names) {
-    place = letter == '+' ? 0 : place + 1;
-    if (place <= 3) {
+    column = letter == '+' ? 0 : column + 1;
+    if (column <= 3) {
       text += letter;
     }
   }

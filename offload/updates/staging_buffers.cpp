@@ -20,9 +20,9 @@ int64_t StagingBuffers::Buffer::bytes_for(int64_t numel, at::ScalarType dtype) {
 
 at::Tensor StagingBuffers::Buffer::place(int64_t numel, at::ScalarType dtype) {
   const int64_t bytes = runtime::bytes_of(numel, dtype);
-  const at::Tensor place = memory_.narrow(0, used_, bytes).view(dtype);
+  const at::Tensor region = memory_.narrow(0, used_, bytes).view(dtype);
   used_ += bytes_for(numel, dtype);
-  return place;
+  return region;
 }
 
 void StagingBuffers::need(int64_t bytes) {

@@ -887,11 +887,11 @@ class Search {
   static Unlimited between(
       const Unlimited& a,
       const Unlimited& b,
-      double place) {
+      double share) {
     return {
         a.spare_activations +
-            place * (b.spare_activations - a.spare_activations),
-        a.compute + place * (b.compute - a.compute)};
+            share * (b.spare_activations - a.spare_activations),
+        a.compute + share * (b.compute - a.compute)};
   }
 
   /// Without placements that the configuration has fixed.

@@ -156,9 +156,9 @@ std::unique_ptr<Communicator> World::join_group(
     const std::string& key,
     at::Device device,
     const std::vector<int>& ranks) {
-  const auto place = std::find(ranks.begin(), ranks.end(), rank_);
+  const auto found = std::find(ranks.begin(), ranks.end(), rank_);
   TESSERA_CHECK(
-      place != ranks.end(),
+      found != ranks.end(),
       "rank {} is not among the ranks of its own group '{}'.",
       rank_,
       name);
@@ -175,7 +175,7 @@ std::unique_ptr<Communicator> World::join_group(
   if (!all) {
     all = c10::make_intrusive<c10d::HashStore>();
   }
-  const auto rank = static_cast<int>(place - ranks.begin());
+  const auto rank = static_cast<int>(found - ranks.begin());
   const std::string label = "making the group '" + name + "'";
   const std::string unique_key = key + "/" + std::to_string(ranks.front());
   const auto store = c10::make_intrusive<runtime::GroupStore>(

@@ -21,18 +21,18 @@ std::vector<Rows> rows_by_path(const std::vector<OptionRow>& rows) {
   const auto place_in = [](std::vector<std::string>& names,
                            const std::string& name) {
     const auto found = std::find(names.begin(), names.end(), name);
-    const auto place = static_cast<size_t>(found - names.begin());
+    const auto index = static_cast<size_t>(found - names.begin());
     if (found == names.end()) {
       names.push_back(name);
     }
-    return place;
+    return index;
   };
   std::vector<Rows> groups;
   for (const OptionRow& row : rows) {
     place_in(sections, section_of(row.path));
-    const size_t place = place_in(paths, row.path);
+    const size_t index = place_in(paths, row.path);
     groups.resize(paths.size());
-    groups[place].push_back(&row);
+    groups[index].push_back(&row);
   }
   std::stable_sort(
       groups.begin(), groups.end(), [&](const Rows& a, const Rows& b) {

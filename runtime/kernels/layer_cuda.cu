@@ -104,10 +104,10 @@ __global__ void __launch_bounds__(kLayerThreads)
   const int units =
       rotated + (static_cast<int>(all.features) - 2 * half) / kWidth;
   const float sign = all.inverse ? -1 : 1;
-  for (int64_t place = blockIdx.x; place < all.batch * all.tokens;
-       place += gridDim.x) {
-    const int64_t batch = place / all.tokens;
-    const int64_t token = place - batch * all.tokens;
+  for (int64_t index = blockIdx.x; index < all.batch * all.tokens;
+       index += gridDim.x) {
+    const int64_t batch = index / all.tokens;
+    const int64_t token = index - batch * all.tokens;
     const int64_t table = batch * all.table_stride + token * all.half;
 #pragma unroll
     for (int which = 0; which < 2; ++which) {

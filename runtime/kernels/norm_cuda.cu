@@ -472,12 +472,12 @@ __global__ void __launch_bounds__(kMostThreads)
     });
   }
   sums = TeamSums(blockDim.x)(sums);
-  const int64_t place = int64_t{blockIdx.y} * gridDim.x + blockIdx.x;
+  const int64_t index = int64_t{blockIdx.y} * gridDim.x + blockIdx.x;
   if (threadIdx.x == 0 && norm.gradient_weight != nullptr) {
-    norm.gradient_weight[place] = sums.at[0];
+    norm.gradient_weight[index] = sums.at[0];
   }
   if (threadIdx.x == 0 && norm.gradient_bias != nullptr) {
-    norm.gradient_bias[place] = sums.at[1];
+    norm.gradient_bias[index] = sums.at[1];
   }
 }
 

@@ -90,10 +90,10 @@ void rotate_tokens(const RotaryHeads& all, int64_t begin, int64_t end) {
   for (int64_t i = begin; i < end; ++i) {
     const int64_t batch = i / all.tokens;
     const int64_t token = i % all.tokens;
-    const int64_t place = batch * all.table_stride + token * half;
-    widen_table(static_cast<const T*>(all.cosines) + place, cosines, half, 1);
+    const int64_t offset = batch * all.table_stride + token * half;
+    widen_table(static_cast<const T*>(all.cosines) + offset, cosines, half, 1);
     widen_table(
-        static_cast<const T*>(all.sines) + place,
+        static_cast<const T*>(all.sines) + offset,
         sines,
         half,
         all.inverse ? -1 : 1);

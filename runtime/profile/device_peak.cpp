@@ -159,11 +159,11 @@ DevicePeak device_peak(c10::Device device, c10::ScalarType dtype) {
   static std::mutex mutex;
   static std::map<std::pair<std::string, c10::ScalarType>, double> measured;
   const std::lock_guard lock(mutex);
-  const auto [place, is_new] = measured.try_emplace({device.str(), dtype}, 0);
+  const auto [entry, is_new] = measured.try_emplace({device.str(), dtype}, 0);
   if (is_new) {
-    place->second = measured_peak_flops(device, dtype);
+    entry->second = measured_peak_flops(device, dtype);
   }
-  return {place->second, true, name.empty() ? device.str() : name};
+  return {entry->second, true, name.empty() ? device.str() : name};
 }
 
 } // namespace tessera::runtime

@@ -27,8 +27,9 @@ at::Tensor deferred_slice(const at::Tensor& full, const TensorSpec& spec) {
   DeferredInit init = *deferred_init(*full.storage().unsafeGetStorageImpl());
   const std::vector<int64_t> sizes = spec.local_sizes();
   const InitMethod method = slice_init(
-      [fill = init.fill](const at::Tensor& target, const InitPosition& place) {
-        fill(target, place.first_element);
+      [fill = init.fill](
+          const at::Tensor& target, const InitPosition& position) {
+        fill(target, position.first_element);
       },
       spec.sizes,
       spec.part().ranges);

@@ -781,11 +781,11 @@ std::vector<std::optional<Value>> bound_arguments(
         "{}: the argument '{}' is not known; remove it",
         function,
         name);
-    std::optional<Value>& place =
+    std::optional<Value>& slot =
         bound[static_cast<std::size_t>(found - parameters.begin())];
     TESSERA_CHECK(
-        !place, "{}: the argument '{}' is given twice", function, name);
-    place = value;
+        !slot, "{}: the argument '{}' is given twice", function, name);
+    slot = value;
   }
   for (std::size_t i = 0; i < required; ++i) {
     TESSERA_CHECK(

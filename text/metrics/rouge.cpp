@@ -126,9 +126,9 @@ RougeScore summary_score(
       const auto more = common_places(sentence, other);
       indices.insert(more.begin(), more.end());
     }
-    for (const size_t place : indices) {
-      auto& a = left_predicted[sentence[place]];
-      auto& b = left_wanted[sentence[place]];
+    for (const size_t index : indices) {
+      auto& a = left_predicted[sentence[index]];
+      auto& b = left_wanted[sentence[index]];
       if (a > 0 && b > 0) {
         same += 1;
         --a;

@@ -17,8 +17,8 @@ void BpeMerges::add(
     uint32_t right,
     uint32_t rank,
     uint32_t merged) {
-  const Pair& place = find(left, right);
-  pairs_[static_cast<size_t>(&place - pairs_.data())] = {
+  const Pair& slot = find(left, right);
+  pairs_[static_cast<size_t>(&slot - pairs_.data())] = {
       .key = uint64_t{left} << 32 | right, .rank = rank, .merged = merged};
 }
 

@@ -16,8 +16,8 @@ struct ByteTrie::Builder {
   size_t first_free = 1;
   std::vector<unsigned char> bytes; ///< of the children, in order
 
-  bool is_free(size_t place) const {
-    return place >= nodes.size() || (place > 0 && nodes[place].parent == kNone);
+  bool is_free(size_t index) const {
+    return index >= nodes.size() || (index > 0 && nodes[index].parent == kNone);
   }
 
   uint32_t find_base() {
@@ -26,8 +26,8 @@ struct ByteTrie::Builder {
     }
     const size_t from = std::max<size_t>(first_free, bytes[0]);
     const size_t to = std::min(from + kTries, nodes.size());
-    for (size_t place = from; place < to; ++place) {
-      const size_t base = place - bytes[0];
+    for (size_t index = from; index < to; ++index) {
+      const size_t base = index - bytes[0];
       if (std::all_of(bytes.begin(), bytes.end(), [&](unsigned char byte) {
             return is_free(base + byte);
           })) {

@@ -22,9 +22,9 @@ constexpr runtime::IntRange kIds{
     .min = 0,
     .max = std::numeric_limits<int32_t>::max()};
 
-void check_id(const JsonValue& place, int64_t id, const TokenText& token_text) {
+void check_id(const JsonValue& field, int64_t id, const TokenText& token_text) {
   if (token_text(id).empty()) {
-    place.fail("the id of a token in the vocabulary");
+    field.fail("the id of a token in the vocabulary");
   }
 }
 

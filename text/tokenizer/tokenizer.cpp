@@ -229,7 +229,7 @@ void Tokenizer::Parts::prepare() {
       if (kind == 1 && token.is_special) {
         continue;
       }
-      const size_t place = token.is_normalized ? 1 : 0;
+      const size_t side = token.is_normalized ? 1 : 0;
       std::string looked_for = token.content;
       if (token.is_normalized && normalizer != nullptr) {
         AlignedText text(token.content, 0, /*keeps_origins=*/false);
@@ -237,8 +237,8 @@ void Tokenizer::Parts::prepare() {
         looked_for = text.text();
       }
       decoded[id] = looked_for;
-      tokens[place].push_back(token);
-      texts[place].push_back(std::move(looked_for));
+      tokens[side].push_back(token);
+      texts[side].push_back(std::move(looked_for));
     }
     raw[kind] =
         std::make_unique<AddedTokenFinder>(std::move(tokens[0]), texts[0]);

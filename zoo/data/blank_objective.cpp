@@ -26,8 +26,8 @@ int64_t drawn_length(double mean, const Uniforms& draws) {
     sum += weight;
     until.push_back(sum);
   }
-  const double place = draws() * sum;
-  const auto found = std::upper_bound(until.begin(), until.end(), place);
+  const double draw = draws() * sum;
+  const auto found = std::upper_bound(until.begin(), until.end(), draw);
   return std::min<int64_t>(found - until.begin() + 1, kLongestBlank);
 }
 
@@ -45,15 +45,15 @@ std::vector<Part> documents_of(
   };
   auto start = starts.begin();
   for (size_t i = 0; i < text.size(); ++i) {
-    const auto place = static_cast<int64_t>(i);
-    if (start != starts.end() && *start == place) {
-      close(place);
-      begin = place;
+    const auto position = static_cast<int64_t>(i);
+    if (start != starts.end() && *start == position) {
+      close(position);
+      begin = position;
       ++start;
     }
     if (end_token && text[i] == *end_token) {
-      close(place);
-      begin = place + 1;
+      close(position);
+      begin = position + 1;
     }
   }
   close(static_cast<int64_t>(text.size()));
@@ -104,8 +104,8 @@ std::vector<Part> short_blanks(
         documents.begin(), documents.end(), [](const Part& a, const Part& b) {
           return a.second - a.first < b.second - b.first;
         });
-    const int64_t place = begin + below(draws, end - begin);
-    blanks.emplace_back(place, place + 1);
+    const int64_t position = begin + below(draws, end - begin);
+    blanks.emplace_back(position, position + 1);
   }
   return blanks;
 }
@@ -164,10 +164,10 @@ int64_t most_blanks(int64_t text_tokens, const BlankOptions& options) {
 }
 
 BlankKind drawn_kind(const BlankOptions& options, const Uniforms& draws) {
-  const double place = draws() * (options.short_share + options.sentence_share +
-                                  options.document_share);
-  return place < options.short_share ? BlankKind::kShort
-         : place < options.short_share + options.sentence_share
+  const double draw = draws() * (options.short_share + options.sentence_share +
+                                 options.document_share);
+  return draw < options.short_share ? BlankKind::kShort
+         : draw < options.short_share + options.sentence_share
              ? BlankKind::kSentences
              : BlankKind::kDocument;
 }

@@ -22,14 +22,14 @@ void number_tokens(
   int64_t document = 0;
   int64_t begin = 0;
   for (size_t i = 0; i < document_ids.size(); ++i) {
-    const auto place = static_cast<int64_t>(i);
+    const auto position = static_cast<int64_t>(i);
     if (static_cast<size_t>(document) < starts.size() &&
-        starts[static_cast<size_t>(document)] == place) {
+        starts[static_cast<size_t>(document)] == position) {
       ++document;
-      begin = place;
+      begin = position;
     }
     document_ids[i] = document;
-    position_ids[i] = place - begin;
+    position_ids[i] = position - begin;
   }
 }
 

@@ -241,20 +241,20 @@ void WordTable::number(
   size_t next_start = 0;
   bool after_special = true;
   for (size_t i = 0; i < tokens.size(); ++i) {
-    const auto place = static_cast<int64_t>(i);
-    while (next_start < starts.size() && starts[next_start] < place) {
+    const auto position = static_cast<int64_t>(i);
+    while (next_start < starts.size() && starts[next_start] < position) {
       ++next_start;
     }
     const bool starts_document =
-        next_start < starts.size() && starts[next_start] == place;
+        next_start < starts.size() && starts[next_start] == position;
     const Token& token = at(tokens[i]);
     const bool after_chinese = i > 0 && !at(tokens[i - 1]).chinese.empty();
     firsts[i] = i == 0 || starts_document || token.begins || after_special ||
                         after_chinese
-                    ? place
+                    ? position
                     : firsts[i - 1];
     after_special = token.is_special;
-    if (words_.empty() || token.chinese.empty() || firsts[i] != place) {
+    if (words_.empty() || token.chinese.empty() || firsts[i] != position) {
       continue;
     }
     // The longest word that begins here.
@@ -274,7 +274,7 @@ void WordTable::number(
       }
     }
     for (; i < found; ++i) {
-      firsts[i + 1] = place;
+      firsts[i + 1] = position;
     }
   }
 }

@@ -241,8 +241,8 @@ void TokenFile::check_type(int64_t vocab) const {
     return;
   }
   const at::Tensor quads = first.view({-1, 4}).ne(0);
-  const auto any_in = [&](int64_t place) {
-    return quads.select(1, place).any().item<bool>();
+  const auto any_in = [&](int64_t index) {
+    return quads.select(1, index).any().item<bool>();
   };
   if (any_in(1) || any_in(3) || !any_in(0)) {
     return;

@@ -147,8 +147,8 @@ void MegatronCheckpoint::open_files() {
   }
   TESSERA_CHECK(!found.empty(), "{} has no mp_rank_00{}", path_, kGiveAllRanks);
   stages_ = found.rbegin()->first.first + 1;
-  for (const auto& [place, file] : found) {
-    tensor_ranks_ = std::max(tensor_ranks_, place.second + 1);
+  for (const auto& [ranks, file] : found) {
+    tensor_ranks_ = std::max(tensor_ranks_, ranks.second + 1);
   }
   TESSERA_CHECK(
       static_cast<int64_t>(found.size()) ==
@@ -160,10 +160,10 @@ void MegatronCheckpoint::open_files() {
       stages_,
       kGiveAllRanks);
   opened_.resize(static_cast<size_t>(stages_));
-  for (const auto& [place, file] : found) {
+  for (const auto& [ranks, file] : found) {
     const auto opened = std::make_shared<const runtime::TorchFile>(
         runtime::TorchFile::open(file));
-    opened_[static_cast<size_t>(place.first)].push_back(opened);
+    opened_[static_cast<size_t>(ranks.first)].push_back(opened);
     files_.push_back(opened);
   }
 }

@@ -128,7 +128,7 @@ void WeightNames::add_weights(
           "the name table's '{}' needs '{}', which the model does not have",
           line.rule->foreign,
           native);
-      places_.emplace(native, std::pair(found->second, weight.native.size()));
+      indices_.emplace(native, std::pair(found->second, weight.native.size()));
       weight.native.push_back(native);
       weight.sizes.push_back(its->second);
     }
@@ -138,15 +138,15 @@ void WeightNames::add_weights(
   }
 }
 
-const NamedWeight& WeightNames::of(const std::string& our_name, size_t* place)
+const NamedWeight& WeightNames::of(const std::string& our_name, size_t* index)
     const {
-  const auto found = places_.find(our_name);
+  const auto found = indices_.find(our_name);
   TESSERA_CHECK(
-      found != places_.end(),
+      found != indices_.end(),
       "'{}' is not a parameter of the model that the names were made for",
       our_name);
-  if (place != nullptr) {
-    *place = found->second.second;
+  if (index != nullptr) {
+    *index = found->second.second;
   }
   return weights_[found->second.first];
 }

@@ -100,7 +100,7 @@ class WeightNames {
   }
   /// Whether one of our parameters is in these files.
   bool has(const std::string& our_name) const {
-    return places_.contains(our_name);
+    return indices_.contains(our_name);
   }
   bool has_any(const std::vector<std::string>& our_names) const {
     return std::any_of(
@@ -109,7 +109,7 @@ class WeightNames {
         });
   }
   /// The tensor that contains one of our parameters, and its index in `native`.
-  const NamedWeight& of(const std::string& our_name, size_t* place) const;
+  const NamedWeight& of(const std::string& our_name, size_t* index) const;
 
   /// For load_weights(). The result does not depend on the lifetime of the
   /// module.
@@ -121,7 +121,7 @@ class WeightNames {
 
   NameTable table_;
   std::vector<NamedWeight> weights_;
-  std::map<std::string, std::pair<size_t, size_t>> places_; ///< by our names
+  std::map<std::string, std::pair<size_t, size_t>> indices_; ///< by our names
 };
 
 } // namespace tessera::zoo

@@ -10,14 +10,14 @@ namespace tessera::zoo {
 
 std::vector<at::Tensor> WaitingParts::add(
     const NamedWeight& weight,
-    size_t place,
+    size_t index,
     const at::Tensor& value) {
   if (weight.native.size() == 1) {
     return {value};
   }
   auto& waiting = waiting_[weight.name];
   waiting.resize(weight.native.size());
-  waiting[place] = value.clone();
+  waiting[index] = value.clone();
   if (std::any_of(waiting.begin(), waiting.end(), [](const auto& part) {
         return !part.defined();
       })) {

@@ -15,13 +15,13 @@ namespace tessera::zoo {
 /// Parameters arrive one at a time and in any order.
 class WaitingParts {
  public:
-  /// @param place index of the parameter in weight.ours.
+  /// @param index of the parameter in weight.ours.
   /// @param value copied if it has to wait.
   /// @return all of weight.ours once the last of them has arrived, else
   ///     nothing.
   std::vector<at::Tensor> add(
       const NamedWeight& weight,
-      size_t place,
+      size_t index,
       const at::Tensor& value);
 
   /// The name of an incomplete tensor; empty if there is none.

@@ -73,9 +73,9 @@ WeightWriter::WeightWriter(
 }
 
 void WeightWriter::add(const std::string& our_name, const at::Tensor& value) {
-  size_t place = 0;
-  const NamedWeight& weight = names_.of(our_name, &place);
-  const auto parts = waiting_.add(weight, place, value.detach().cpu());
+  size_t index = 0;
+  const NamedWeight& weight = names_.of(our_name, &index);
+  const auto parts = waiting_.add(weight, index, value.detach().cpu());
   if (parts.empty()) {
     return;
   }

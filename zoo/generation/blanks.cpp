@@ -146,9 +146,9 @@ std::string with_blanks_filled(
     size_t at = std::string_view::npos;
     std::string_view found;
     for (const std::string_view mark : kBlankMarks) {
-      const size_t place = text.find(mark);
-      if (place < at) {
-        at = place;
+      const size_t position = text.find(mark);
+      if (position < at) {
+        at = position;
         found = mark;
       }
     }

@@ -454,8 +454,8 @@ std::vector<SimilarPrompts> similar_prompts(
   }
   for (SimilarPrompts& group : groups) {
     group.options.prompt_numbers.clear();
-    for (const int64_t place : group.prompt_indices) {
-      group.options.prompt_numbers.push_back(options.number_of_prompt(place));
+    for (const int64_t index : group.prompt_indices) {
+      group.options.prompt_numbers.push_back(options.number_of_prompt(index));
     }
   }
   return groups;
@@ -500,8 +500,8 @@ at::Tensor write_groups(
     EndsSequence ends_in_group;
     if (ends) {
       ends_in_group = [&](int64_t row, std::span<const int64_t> tokens) {
-        const auto place = static_cast<size_t>(row / rows);
-        return ends(group.prompt_indices[place] * rows + row % rows, tokens);
+        const auto index = static_cast<size_t>(row / rows);
+        return ends(group.prompt_indices[index] * rows + row % rows, tokens);
       };
     }
     written.push_back(Writer(
@@ -522,8 +522,8 @@ at::Tensor write_groups(
   for (size_t i = 0; i < groups.size(); ++i) {
     const at::Tensor group_rows = written[i];
     for (int64_t row = 0; row < group_rows.size(0); ++row) {
-      const auto place = static_cast<size_t>(row / results);
-      all[groups[i].prompt_indices[place] * results + row % results]
+      const auto index = static_cast<size_t>(row / results);
+      all[groups[i].prompt_indices[index] * results + row % results]
           .narrow(0, given, group_rows.size(1))
           .copy_(group_rows[row]);
     }

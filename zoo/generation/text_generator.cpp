@@ -338,10 +338,10 @@ std::vector<GeneratedText> TextGenerator::fill(
     // After the first blank, each copy is a row of its own.
     const size_t texts_each = is_first ? 1 : copies;
     options.prompt_numbers.clear();
-    for (const size_t place : indices) {
+    for (const size_t index : indices) {
       options.prompt_numbers.push_back(
           first_number * static_cast<int64_t>(texts_each) +
-          static_cast<int64_t>(place));
+          static_cast<int64_t>(index));
     }
     const auto written = write(
         blank_inputs(open, tokens.start, device_),

@@ -83,15 +83,15 @@ Uniforms uniforms_of(
     RandomStream stream;
     int64_t next;
     at::Tensor buffer = torch::empty({64});
-    int64_t place = 64; ///< in the buffer
+    int64_t offset = 64; ///< in the buffer
 
     double take() {
-      if (place == buffer.numel()) {
+      if (offset == buffer.numel()) {
         fill_uniform(buffer, stream, next);
         next += buffer.numel();
-        place = 0;
+        offset = 0;
       }
-      return buffer.const_data_ptr<float>()[place++];
+      return buffer.const_data_ptr<float>()[offset++];
     }
   };
   const auto numbers = std::make_shared<Numbers>(
