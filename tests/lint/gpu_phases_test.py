@@ -394,6 +394,7 @@ class Kits(unittest.TestCase):
                 ("speed", "peers/gpt2_cuda.py"),
                 ("gate_losses", "bin/train_gpt2"),
                 ("engine", "lib/libtessera_cuda.so"),
+                ("engine", "lib/libtessera_shared_device.so"),
                 ("bert_large", "bert_large/train.safetensors")):
             self.assertIn(file, missing(name))
         self.assertNotIn("gpt2/config.json", missing("zoo"))
@@ -479,6 +480,7 @@ class cuda:
 print('{"peer": "%s", "step_ms": 5, "tokens_per_s": 9}' % sys.argv[1])
 """)
         self.write("pack/lib/libtessera_cuda.so", "")
+        self.write("pack/lib/libtessera_shared_device.so", "")
         self.write("path/ldd", "#!/bin/sh\nexit 0\n")
         self.write("path/nvidia-smi", """#!/bin/sh
 case $1 in -L) echo 'GPU 0: one' ;; *) echo 143771 ;; esac
@@ -713,7 +715,9 @@ esac
         done = self.run_pack("dry-run", "speed_8b")
         self.assertEqual(done.returncode, 1)
         self.assertIn("libneeded.so.3 => not found, for train_gpt2\n", done.stderr)
-        self.assertIn("not a dynamic executable, for libtessera_cuda.so\n", done.stderr)
+        self.assertIn(
+            "not a dynamic executable, for libtessera_cuda.so, "
+            "libtessera_shared_device.so\n", done.stderr)
         self.assertEqual(done.stderr.count("missing:"), 2, done.stderr)
 
     def test_a_dry_run_sees_tests_that_are_missing(self):
