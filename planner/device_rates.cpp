@@ -20,6 +20,10 @@ void visit_fields(runtime::OptionFields& fields, DeviceRates& rates) {
       "operations/s of a device, matrix products of 16 bits");
   rate("flops_32bit", rates.flops_32bit, "the same of 32 bits");
   rate(
+      "flops_rounded",
+      rates.flops_rounded,
+      "the same of 32 bits on the CPU with factors rounded to bfloat16 (cpu_matmul)");
+  rate(
       "attention_16bit",
       rates.attention_16bit,
       "operations/s of a device, fused attention of 16 bits");
@@ -43,6 +47,13 @@ void visit_fields(runtime::OptionFields& fields, DeviceRates& rates) {
       "nvme",
       rates.nvme,
       "bytes/s of a node's NVMe disks, in either direction");
+}
+
+std::optional<std::string> assumed_rate(const DeviceRates& rates) {
+  if (!rates.rounds_products || rates.flops_rounded > 0) {
+    return std::nullopt;
+  }
+  return "products with factors rounded to bfloat16 (cpu_matmul) take as long as others of 32 bits: their rate is not known. `tessera bench --json` measures it on a processor with AVX512-BF16 (--bandwidths); or give --rate flops_rounded=NUMBER";
 }
 
 namespace {

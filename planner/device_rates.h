@@ -22,6 +22,9 @@ namespace tessera::planner {
 struct DeviceRates {
   double flops_16bit = 0; ///< of a device, matrix products
   double flops_32bit = 0;
+  /// Of the CPU, products of matrices of 32 bits whose factors are rounded to
+  /// bfloat16 (CpuMatmul::kBfloat16); 0: not known.
+  double flops_rounded = 0;
   double attention_16bit = 0; ///< operations, fused attention of 16 bits
   double device_memory = 0; ///< bytes, read and written
   double in_node = 0; ///< bytes out of a device to others of its node
@@ -34,9 +37,16 @@ struct DeviceRates {
   /// Of single operators on the device, in place of the rates above; null: not
   /// measured.
   std::shared_ptr<const OperatorRates> operators;
+  /// What is planned rounds the factors of its products: they take as long as
+  /// `flops_rounded` says, or, where that is not known, as others of 32 bits.
+  bool rounds_products = false;
 };
 
 void visit_fields(runtime::OptionFields& fields, DeviceRates& rates);
+
+/// Which rate stands in for one that a plan needs and that is not known, in a
+/// line; nothing if none does.
+std::optional<std::string> assumed_rate(const DeviceRates& rates);
 
 /// What of a data sheet's rates of a device is taken.
 enum class RateUse {

@@ -44,6 +44,7 @@ MeasuredSteps read_steps(const nlohmann::json& training) {
     steps.operators.push_back(
         {.name = row.at("name").get<std::string>(),
          .in_backward = row.at("backward").get<bool>(),
+         .is_rounded = row.value("rounded", false), // files of before have none
          .dtype = dtype == c10::toString(c10::ScalarType::BFloat16)
                       ? c10::ScalarType::BFloat16
                       : c10::ScalarType::Float,
@@ -75,6 +76,8 @@ DeviceRates measured_rates(
     rates.flops_32bit = cpu->at("products_32bit").get<double>();
     rates.flops_16bit = cpu->at("products_16bit").get<double>();
     rates.attention_16bit = cpu->at("attention_16bit").get<double>();
+    // Not on processors that cannot, nor in files of before.
+    rates.flops_rounded = cpu->value("products_rounded", rates.flops_rounded);
     rates.device_memory = cpu->at("elementwise").get<double>();
   }
   if (const auto training = bench.find("training");

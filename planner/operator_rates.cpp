@@ -15,6 +15,10 @@ constexpr double kAlike = 1.1;
 
 } // namespace
 
+bool is_matrix_product(const std::string& name) {
+  return name == "aten::mm" || name == "aten::addmm" || name == "aten::addmm_";
+}
+
 OperatorRates::OperatorRates(const MeasuredSteps& steps)
     : kernels_(steps.kernels) {
   TESSERA_CHECK(
@@ -34,7 +38,7 @@ OperatorRates::OperatorRates(const MeasuredSteps& steps)
         each.work,
         each.seconds);
     std::vector<Point>& points =
-        points_[{each.name, each.dtype, each.in_backward}];
+        points_[{each.name, each.dtype, each.in_backward, each.is_rounded}];
     if (points.empty() || each.work > kAlike * points.back().work) {
       points.emplace_back();
     }
@@ -65,14 +69,17 @@ double OperatorRates::seconds_at(
   return below.seconds * std::pow(above->seconds / below.seconds, share);
 }
 
-std::optional<double> OperatorRates::seconds(const OperatorWork& work) const {
+std::optional<double> OperatorRates::seconds(
+    const OperatorWork& work,
+    bool is_rounded) const {
   const double all = work.flops > 0 ? work.flops : work.bytes;
   if (work.calls <= 0 || all <= 0) {
     return std::nullopt;
   }
   const auto calls = static_cast<double>(work.calls);
   for (const bool in_backward : {work.in_backward, !work.in_backward}) {
-    const auto found = points_.find({work.name, work.dtype, in_backward});
+    const auto found =
+        points_.find({work.name, work.dtype, in_backward, is_rounded});
     if (found != points_.end()) {
       return calls * seconds_at(found->second, all / calls);
     }

@@ -15,10 +15,16 @@
 
 namespace tessera::planner {
 
+/// Whether an operator multiplies matrices: one of those that set_cpu_matmul()
+/// concerns.
+/// @param name e.g. "aten::addmm".
+bool is_matrix_product(const std::string& name);
+
 /// Calls of an operator with equal work, in training steps.
 struct MeasuredOperator {
   std::string name; ///< e.g. "aten::addmm"
   bool in_backward = false;
+  bool is_rounded = false; ///< the factors of a product, CpuMatmul::kBfloat16
   c10::ScalarType dtype = c10::ScalarType::Float;
   /// Of a call: OperatorWork::flops, of operators without any ::bytes.
   double work = 0;
@@ -36,9 +42,10 @@ struct MeasuredSteps {
   double others = 0;
 };
 
-/// Each operator's seconds as a function of its work, forward and backward
-/// apart and by type: measured calls, straight lines between them in
-/// logarithms, and the rates of the smallest and the largest beyond.
+/// Each operator's seconds as a function of its work, forward and backward,
+/// rounded factors and others apart, and by type: measured calls, straight
+/// lines between them in logarithms, and the rates of the smallest and the
+/// largest beyond.
 class OperatorRates {
  public:
   /// @throws tessera::Error on rates that are not positive.
@@ -46,7 +53,10 @@ class OperatorRates {
 
   /// Of all calls of an operator; of one that was measured in the other
   /// direction only, by that. Nothing if none was measured.
-  std::optional<double> seconds(const OperatorWork& work) const;
+  /// @param is_rounded MeasuredOperator::is_rounded.
+  std::optional<double> seconds(
+      const OperatorWork& work,
+      bool is_rounded = false) const;
   /// Bytes/s, MeasuredSteps::kernels.
   double kernels() const {
     return kernels_;
@@ -58,7 +68,7 @@ class OperatorRates {
     double seconds = 0; ///< of a call; a mean
     double calls = 0;
   };
-  using Key = std::tuple<std::string, c10::ScalarType, bool>;
+  using Key = std::tuple<std::string, c10::ScalarType, bool, bool>;
 
   static double seconds_at(const std::vector<Point>& points, double work);
 

@@ -18,6 +18,13 @@ bool is_16bit(c10::ScalarType dtype) {
   return dtype == at::kBFloat16 || dtype == at::kHalf;
 }
 
+/// Whether the factors of its products are rounded. Of small ones they are not,
+/// whose time counts for nothing.
+bool is_rounded(const OperatorWork& work, const DeviceRates& rates) {
+  return rates.rounds_products && work.dtype == at::kFloat &&
+         is_matrix_product(work.name);
+}
+
 /// Where time passes that can overlap with that of others.
 double& sum_of(StepPrediction& prediction, OperatorBound bound) {
   switch (bound) {
@@ -179,6 +186,9 @@ double flops_rate(
     const OperatorWork& work,
     bool in_16bit,
     const DeviceRates& rates) {
+  if (is_rounded(work, rates) && rates.flops_rounded > 0) {
+    return rates.flops_rounded;
+  }
   if (!in_16bit) {
     return rates.flops_32bit;
   }
@@ -194,7 +204,11 @@ double operator_seconds(
     bool in_16bit,
     const DeviceRates& rates) {
   if (rates.operators) {
-    if (const auto measured = rates.operators->seconds(work)) {
+    auto measured = rates.operators->seconds(work, is_rounded(work, rates));
+    if (!measured && is_rounded(work, rates) && rates.flops_rounded == 0) {
+      measured = rates.operators->seconds(work); // see assumed_rate()
+    }
+    if (measured) {
       return *measured;
     }
   }
@@ -260,10 +274,14 @@ std::string prediction_table(const StepPrediction& prediction) {
   const DeviceRates& rates = prediction.rates;
   std::string text = formatted(
       "predicted for {}: products of 16 bits at {} TFLOP/s, of 32 bits at "
-      "{}; attention at {}; memory at {:.2f} TB/s\n",
+      "{}{}; attention at {}; memory at {:.2f} TB/s\n",
       prediction.device,
       rate_text(rates.flops_16bit),
       rate_text(rates.flops_32bit),
+      rates.rounds_products && rates.flops_rounded > 0
+          ? formatted(
+                ", with rounded factors at {}", rate_text(rates.flops_rounded))
+          : "",
       rate_text(rates.attention_16bit),
       rates.device_memory / 1e12);
   text += formatted(
@@ -330,6 +348,7 @@ nlohmann::ordered_json prediction_json(const StepPrediction& prediction) {
       {"rates",
        {{"flops_16bit", prediction.rates.flops_16bit},
         {"flops_32bit", prediction.rates.flops_32bit},
+        {"flops_rounded", prediction.rates.flops_rounded},
         {"attention_16bit", prediction.rates.attention_16bit},
         {"device_memory", prediction.rates.device_memory},
         {"device_to_host", prediction.rates.device_to_host},

@@ -61,7 +61,7 @@ struct StepPrediction {
 };
 
 /// Operations/s of an operator's products: rates.attention_16bit,
-/// .flops_16bit or .flops_32bit.
+/// .flops_16bit, .flops_rounded or .flops_32bit.
 double flops_rate(
     const OperatorWork& work,
     bool in_16bit,

@@ -115,6 +115,7 @@ c10::DeviceType type_of(const PlanArguments& arguments) {
   return arguments.kind == "cpu" ? c10::kCPU : c10::kCUDA;
 }
 
+/// The rates of what the configuration runs on, as it multiplies.
 planner::DeviceRates rates_of(
     const PlanArguments& arguments,
     planner::RateUse use) {
@@ -129,6 +130,10 @@ planner::DeviceRates rates_of(
       nlohmann::json::object(), "--rate", arguments.rates);
   runtime::read_fields(reader, rates);
   reader.finish();
+  rates.rounds_products =
+      type_of(arguments) == c10::kCPU &&
+      tasks::read_training_config(arguments.config, arguments.overrides)
+              .device.matmul == CpuMatmul::kBfloat16;
   return rates;
 }
 
@@ -959,14 +964,19 @@ void print_operators(const PlanArguments& arguments) {
       tasks::read_training_config(arguments.config, arguments.overrides);
   const planner::DeviceRates rates =
       rates_of(arguments, planner::RateUse::kKernels);
-  const std::vector<StepMemoryPlan> stages = tasks::plan_training(
+  std::vector<StepMemoryPlan> stages = tasks::plan_training(
       config, arguments.devices, /*rank=*/0, type_of(arguments));
+  const std::optional<std::string> assumed = planner::assumed_rate(rates);
   nlohmann::ordered_json json{{"stages", nlohmann::ordered_json::array()}};
   for (size_t stage = 0; stage < stages.size(); ++stage) {
     const planner::StepPrediction prediction =
         planner::predict_step(stages[stage], arguments.kind, rates);
+    if (assumed) {
+      stages[stage].assumptions.push_back(*assumed);
+    }
     if (arguments.as_json) {
       json["stages"].push_back(planner::prediction_json(prediction));
+      json["stages"].back()["assumed"] = stages[stage].assumptions;
       continue;
     }
     if (stages.size() > 1) {
@@ -1069,7 +1079,8 @@ int run_plan(int argc, char** argv) {
          "--rate",
          arguments.rates,
          "KEY=NUMBER: a rate, e.g. flops_16bit=2e14, in_node=2e11, "
-         "between_nodes=2e10, device_memory=1e12, host_update=1e11")
+         "between_nodes=2e10, device_memory=1e12, host_update=1e11; of the CPU "
+         "flops_32bit, with cpu_matmul=bfloat16 flops_rounded")
       ->allow_extra_args(false);
   int lora_rank = 0;
   auto* lora = app.add_flag(

@@ -6,6 +6,7 @@
 #include "tessera/planner/search/plan_search.h"
 #include "tessera/runtime/core/config.h"
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/kernels/cpu_matmul.h"
 #include "tessera/sharding/checkpointing/checkpoint_block.h"
 
 #include <torch/nn/modules/batchnorm.h>
@@ -231,7 +232,10 @@ std::string change_text(std::string change) {
 
 planner::Machine machine_of_module(const PlanMachine& machine) {
   try {
-    return planner::machine_of(machine, planner::known_rates(machine.device));
+    planner::DeviceRates rates = planner::known_rates(machine.device);
+    rates.rounds_products =
+        machine.device == "cpu" && cpu_matmul() == CpuMatmul::kBfloat16;
+    return planner::machine_of(machine, rates);
   } catch (const Error& error) {
     throw Error(argument_names(error.what()));
   }

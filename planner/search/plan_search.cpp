@@ -1346,7 +1346,11 @@ class Search {
         {.accumulate = estimated.planned_accumulate,
          .layers = few_layers,
          .alike_stages_once = alike_stages_once_});
-    for (const StepMemoryPlan& stage : run.stages) {
+    const std::optional<std::string> assumed = assumed_rate(machine.rates);
+    for (StepMemoryPlan& stage : run.stages) {
+      if (assumed) {
+        stage.assumptions.push_back(*assumed);
+      }
       run.device_bytes = std::max(run.device_bytes, stage.peak_bytes);
       run.host_bytes = std::max(
           run.host_bytes,

@@ -79,6 +79,31 @@ TEST(OperatorRates, ReplaceRatesOfTheDevice) {
   EXPECT_DOUBLE_EQ(kernel_seconds(sub, rates), 1.5);
 }
 
+TEST(OperatorRates, RoundedFactorsHaveTheirOwn) {
+  MeasuredSteps steps = some_steps();
+  steps.operators.push_back(
+      {.name = "aten::mm", .is_rounded = true, .work = 100, .seconds = 1});
+  DeviceRates rates{.flops_32bit = 50, .flops_rounded = 200};
+  rates.device_memory = 1e9;
+  rates.operators = std::make_shared<OperatorRates>(steps);
+  const OperatorWork mm = product(1, 100);
+  OperatorWork addmm = mm;
+  addmm.name = "aten::addmm"; // not measured
+  const auto seconds = [&](const OperatorWork& work) {
+    return operator_seconds(work, work.flops, false, rates);
+  };
+  EXPECT_DOUBLE_EQ(seconds(mm), 3);
+  EXPECT_DOUBLE_EQ(seconds(addmm), 2);
+  rates.rounds_products = true;
+  EXPECT_DOUBLE_EQ(seconds(mm), 1);
+  EXPECT_DOUBLE_EQ(seconds(addmm), 0.5);
+  // What was measured without rounding, where nothing was with it.
+  rates.operators = std::make_shared<OperatorRates>(some_steps());
+  EXPECT_DOUBLE_EQ(seconds(mm), 0.5);
+  rates.flops_rounded = 0;
+  EXPECT_DOUBLE_EQ(seconds(mm), 3);
+}
+
 TEST(OperatorRates, RefuseWhatIsNotPositive) {
   MeasuredSteps steps = some_steps();
   steps.operators[0].seconds = 0;

@@ -236,6 +236,29 @@ TEST(OperatorTimes, OfAttentionInFloat32AreThoseOfProducts) {
       100 / kRates.attention_16bit);
 }
 
+TEST(OperatorTimes, OfRoundedProductsHaveTheirRate) {
+  DeviceRates rates = kRates;
+  rates.flops_rounded = 200;
+  const OperatorWork attention{
+      .name = "aten::_scaled_dot_product_flash_attention_for_cpu"};
+  for (const char* name : {"aten::mm", "aten::addmm", "aten::addmm_"}) {
+    OperatorWork product{.name = name, .dtype = at::kFloat};
+    rates.rounds_products = false;
+    EXPECT_EQ(flops_rate(product, false, rates), 50) << name;
+    rates.rounds_products = true;
+    EXPECT_EQ(flops_rate(product, false, rates), 200) << name;
+    product.dtype = at::kBFloat16;
+    EXPECT_EQ(flops_rate(product, true, rates), 100) << name;
+  }
+  EXPECT_EQ(flops_rate(attention, false, rates), 50);
+  EXPECT_EQ(assumed_rate(rates), std::nullopt);
+  rates.flops_rounded = 0;
+  EXPECT_EQ(flops_rate({.name = "aten::mm"}, false, rates), 50);
+  EXPECT_NE(assumed_rate(rates), std::nullopt);
+  rates.rounds_products = false;
+  EXPECT_EQ(assumed_rate(rates), std::nullopt);
+}
+
 /// A linear layer under AdamW: what a step is made of.
 TEST(OperatorTimes, OfAPlannedStepHaveItsUpdate) {
   constexpr int64_t kWidth = 512;

@@ -6,6 +6,7 @@
 #include "support/paths.h"
 #include "support/temporary_folder.h"
 #include "tessera/planner/measured_rates.h"
+#include "tessera/runtime/kernels/bfloat16_product.h"
 #include "tools/run_program.h"
 
 #include <gtest/gtest.h>
@@ -141,6 +142,12 @@ TEST(Bench, JsonHoldsTheBandwidthsThatItsPredictionsAreMadeOf) {
   EXPECT_EQ(rates.flops_32bit, cpu["products_32bit"]);
   EXPECT_EQ(rates.flops_16bit, cpu["products_16bit"]);
   EXPECT_EQ(rates.attention_16bit, cpu["attention_16bit"]);
+  EXPECT_EQ(cpu.contains("products_rounded"), runtime::has_bfloat16_products());
+  if (runtime::has_bfloat16_products()) {
+    EXPECT_GT(cpu["products_rounded"], 0);
+    EXPECT_NE(cpu["products_rounded"], cpu["products_32bit"]);
+  }
+  EXPECT_EQ(rates.flops_rounded, cpu.value("products_rounded", 0.0));
   EXPECT_EQ(rates.device_memory, cpu["elementwise"]);
   // The CPU's are not those of a card.
   EXPECT_EQ(
@@ -264,6 +271,7 @@ TEST(Bench, OperatorsOfTrainingReplaceRatesOfTheCpu) {
     found.insert(
         row.at("name").get<std::string>() + " " +
         row.at("dtype").get<std::string>() +
+        (row.at("rounded").get<bool>() ? " rounded" : "") +
         (row.at("backward").get<bool>() ? " backward" : ""));
   }
   for (const char* name :
@@ -279,6 +287,13 @@ TEST(Bench, OperatorsOfTrainingReplaceRatesOfTheCpu) {
         "backward"}) {
     EXPECT_TRUE(found.contains(name)) << name;
   }
+  for (const char* name :
+       {"aten::mm Float rounded",
+        "aten::addmm Float rounded",
+        "aten::mm Float rounded backward"}) {
+    EXPECT_EQ(found.contains(name), runtime::has_bfloat16_products()) << name;
+  }
+  EXPECT_FALSE(found.contains("aten::gelu Float rounded"));
   const planner::DeviceRates rates =
       planner::measured_rates(json, at::kCPU, planner::known_rates("cpu"));
   EXPECT_EQ(rates.device_memory, training.at("others"));

@@ -685,6 +685,67 @@ TEST_F(Plan, PredictsOperators) {
       2U);
 }
 
+/// Products in bfloat16 are planned at their own rate, or a line says that it
+/// is not known.
+TEST_F(Plan, KnowsHowTheRunMultiplies) {
+  const auto planned = [&](const Names& more) {
+    Names words{
+        "plan",
+        (folder_ / "train.json").string(),
+        "--device=cpu",
+        "--device-memory=1GiB",
+        "--as-given",
+        "--rate=flops_32bit=1e9",
+        "--rate=device_memory=1e15",
+        "--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    return nlohmann::json::parse(run_tessera(1, words).output).at("runs").at(0);
+  };
+  const auto assumes = [](const nlohmann::json& run) {
+    return run.at("assumed").dump().find("flops_rounded=NUMBER") !=
+           std::string::npos;
+  };
+  const auto precise = planned({"--rate=flops_rounded=4e9"});
+  const auto unknown = planned({"cpu_matmul=bfloat16"});
+  const auto known =
+      planned({"cpu_matmul=bfloat16", "--rate=flops_rounded=4e9"});
+  EXPECT_FALSE(assumes(precise));
+  EXPECT_TRUE(assumes(unknown));
+  EXPECT_FALSE(assumes(known));
+  const double seconds = precise.at("compute_s");
+  EXPECT_EQ(unknown.at("compute_s"), seconds);
+  // All but fused attention takes a quarter.
+  const double attention = 12. * 2 * 4 * 64 * 4 * 64 * 64 * 7 / 6 / 1e9;
+  EXPECT_NEAR(
+      known.at("compute_s").get<double>(),
+      attention + (seconds - attention) / 4,
+      0.02 * seconds);
+  // What `tessera bench` measured.
+  std::ofstream(folder_ / "bench.json") << nlohmann::json{
+      {"cpu_operators",
+       {{"products_32bit", 1e9},
+        {"products_16bit", 1e9},
+        {"products_rounded", 4e9},
+        {"attention_16bit", 1e9},
+        {"elementwise", 1e15}}}};
+  const auto measured = planned(
+      {"cpu_matmul=bfloat16",
+       "--bandwidths=" + (folder_ / "bench.json").string()});
+  EXPECT_EQ(measured.at("compute_s"), known.at("compute_s"));
+  EXPECT_FALSE(assumes(measured));
+  const auto table = run_tessera(
+      1,
+      {"plan",
+       (folder_ / "train.json").string(),
+       "--operators",
+       "--device=cpu",
+       "cpu_matmul=bfloat16",
+       "--rate=flops_rounded=4e12"});
+  EXPECT_NE(
+      table.output.find("with rounded factors at 4.00"), std::string::npos)
+      << table.output;
+}
+
 /// What is simulated is the configuration as it is, and leaves no files.
 TEST_F(Plan, SimulatesARank) {
   const std::vector<std::string> words{

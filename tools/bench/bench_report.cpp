@@ -47,12 +47,16 @@ ordered_json json_of(const NumaNodeBandwidth& node) {
 }
 
 ordered_json json_of(const CpuOperatorRates& rates) {
-  return {
+  ordered_json json{
       {"threads", rates.threads},
       {"products_32bit", rates.products_32bit},
       {"products_16bit", rates.products_16bit},
       {"attention_16bit", rates.attention_16bit},
       {"elementwise", rates.elementwise}};
+  if (rates.products_rounded) {
+    json["products_rounded"] = *rates.products_rounded;
+  }
+  return json;
 }
 
 ordered_json json_of(const planner::MeasuredSteps& steps) {
@@ -62,6 +66,7 @@ ordered_json json_of(const planner::MeasuredSteps& steps) {
         {{"name", each.name},
          {"backward", each.in_backward},
          {"dtype", c10::toString(each.dtype)},
+         {"rounded", each.is_rounded},
          {"work", each.work},
          {"seconds", each.seconds}});
   }
@@ -196,11 +201,16 @@ std::string to_text(const BenchFindings& findings) {
   const CpuOperatorRates& cpu = findings.cpu_operators;
   text += printed(
       "\noperators on the CPU, threads: %d\n"
-      "  products of float32 %.1f, of bfloat16 %.1f, fused attention of bfloat16 "
-      "%.1f GFLOP/s\n"
+      "  products of float32 %.1f%s, of bfloat16 %.1f, fused attention of "
+      "bfloat16 %.1f GFLOP/s\n"
       "  other operators of float32 %.1f GB/s\n",
       cpu.threads,
       giga(cpu.products_32bit),
+      cpu.products_rounded
+          ? printed(
+                " (with cpu_matmul=bfloat16 %.1f)", giga(*cpu.products_rounded))
+                .c_str()
+          : "",
       giga(cpu.products_16bit),
       giga(cpu.attention_16bit),
       giga(cpu.elementwise));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/cpu_operators.h"
 
+#include "tessera/runtime/kernels/bfloat16_product.h"
 #include "tessera/runtime/kernels/cpu_matmul.h"
 #include "tessera/runtime/memory/cpu_allocator.h"
 
@@ -118,10 +119,15 @@ CpuOperatorRates measure_cpu_operators(double seconds) {
   runtime::keep_freed_cpu_memory(true);
   CpuOperatorRates rates;
   rates.threads = at::get_num_threads();
-  rates.products_32bit = products(c10::ScalarType::Float, seconds / 4);
-  rates.products_16bit = products(c10::ScalarType::BFloat16, seconds / 4);
-  rates.attention_16bit = attention(seconds / 4);
-  rates.elementwise = elementwise(seconds / 4);
+  rates.products_32bit = products(c10::ScalarType::Float, seconds / 5);
+  rates.products_16bit = products(c10::ScalarType::BFloat16, seconds / 5);
+  if (runtime::has_bfloat16_products()) {
+    set_cpu_matmul(CpuMatmul::kBfloat16); // cpu_matmul=bfloat16
+    rates.products_rounded = products(c10::ScalarType::Float, seconds / 5);
+    set_cpu_matmul(CpuMatmul::kAuto);
+  }
+  rates.attention_16bit = attention(seconds / 5);
+  rates.elementwise = elementwise(seconds / 5);
   runtime::keep_freed_cpu_memory(false);
   set_cpu_matmul(before);
   return rates;

@@ -3,6 +3,8 @@
 // `measure_cpu_operators()` measures what LibTorch's operators reach on the
 // CPU.
 
+#include <optional>
+
 namespace tessera::tools {
 
 /// Of this process, with its threads.
@@ -10,6 +12,9 @@ struct CpuOperatorRates {
   int threads = 0;
   double products_32bit = 0; ///< operations/s, float32
   double products_16bit = 0; ///< bfloat16
+  /// float32 with factors rounded to bfloat16 (CpuMatmul::kBfloat16); nothing
+  /// on processors without AVX512-BF16.
+  std::optional<double> products_rounded;
   double attention_16bit = 0; ///< fused, causal, bfloat16
   /// Bytes/s, read and written, of operators in float32 that are no products,
   /// as many bytes of each kind as training moves: sums and products of

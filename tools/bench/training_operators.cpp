@@ -4,6 +4,8 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/io/remove_tree.h"
+#include "tessera/runtime/kernels/bfloat16_product.h"
+#include "tessera/runtime/kernels/cpu_matmul.h"
 #include "tessera/runtime/profile/operator_observer.h"
 #include "tessera/tasks/plan_training.h"
 #include "tessera/tasks/training_config.h"
@@ -136,8 +138,26 @@ std::vector<json> models(int64_t features) {
       moe};
 }
 
+/// How a model computes.
+struct Arithmetic {
+  const char* dtype; ///< of its parameters
+  CpuMatmul matmul = CpuMatmul::kAuto;
+
+  bool is_rounded() const {
+    return matmul == CpuMatmul::kBfloat16;
+  }
+};
+
+std::vector<Arithmetic> arithmetics() {
+  std::vector<Arithmetic> all{{"float32"}, {"bfloat16"}};
+  if (runtime::has_bfloat16_products()) {
+    all.push_back({"float32", CpuMatmul::kBfloat16});
+  }
+  return all;
+}
+
 /// What `tessera train` reads; there is no data.
-json recipe(const json& model, const std::string& dtype) {
+json recipe(const json& model, const Arithmetic& arithmetic) {
   const std::string type = model.at("model_type");
   const bool is_text = type == "gpt2" || type == "llama" || type == "qwen3_moe";
   json config{
@@ -146,7 +166,8 @@ json recipe(const json& model, const std::string& dtype) {
       {"data", {{"train", is_text ? "tokens.bin" : "examples.safetensors"}}},
       {"device", "cpu"},
       {"optimizer", {{"lr", 1e-4}}},
-      {"precision", {{"parameters", dtype}}},
+      {"cpu_matmul", name_of(arithmetic.matmul)},
+      {"precision", {{"parameters", arithmetic.dtype}}},
       {"training", {{"batch_size", kRows}}},
       {"output", {{"folder", "run"}}}};
   if (type == "vit") {
@@ -224,6 +245,10 @@ struct Totals {
 /// One model's steps.
 class ModelSteps {
  public:
+  /// @param is_rounded the factors of products, which are all that differs from
+  ///   steps where they are not.
+  explicit ModelSteps(bool is_rounded) : is_rounded_(is_rounded) {}
+
   void report(const SimulatedRun& run) {
     if (run.steps.empty()) {
       plan_ = run.plan;
@@ -275,6 +300,9 @@ class ModelSteps {
         add_row(plan_.operators[row], times.first, times.second, steps, totals);
       }
     }
+    if (is_rounded_) {
+      return;
+    }
     totals.kernel_seconds += std::max(0.0, median(seconds_) - operators);
     for (const OperatorWork& work : plan_.kernels) {
       totals.kernel_bytes += work.bytes;
@@ -311,20 +339,22 @@ class ModelSteps {
     return result;
   }
 
-  static void add_row(
+  void add_row(
       const OperatorWork& row,
       double seconds,
       int64_t calls,
       MeasuredSteps& steps,
-      Totals& totals) {
+      Totals& totals) const {
     const double work = (row.flops > 0 ? row.flops : row.bytes) /
                         static_cast<double>(row.calls);
-    if (work <= 0 || seconds <= 0) {
+    if (work <= 0 || seconds <= 0 ||
+        (is_rounded_ && !planner::is_matrix_product(row.name))) {
       return;
     }
     steps.operators.push_back(
         {.name = row.name,
          .in_backward = row.in_backward,
+         .is_rounded = is_rounded_,
          .dtype = row.dtype,
          .work = work,
          .seconds = seconds / static_cast<double>(calls)});
@@ -334,6 +364,7 @@ class ModelSteps {
     }
   }
 
+  const bool is_rounded_;
   StepMemoryPlan plan_;
   std::optional<OperatorTimer> timer_;
   std::vector<std::vector<TimedCall>> calls_; ///< by step
@@ -353,19 +384,19 @@ planner::MeasuredSteps measure_training_operators(int64_t features) {
   const ScratchFolder folder;
   MeasuredSteps steps;
   Totals totals;
-  for (const char* dtype : {"float32", "bfloat16"}) {
+  for (const Arithmetic& arithmetic : arithmetics()) {
     for (const json& model : models(features)) {
       const auto write = [&](const char* name, const json& content) {
         runtime::write_file_atomically(folder.path() / name, content.dump(2));
         return folder.path() / name;
       };
       write("model.json", model);
-      ModelSteps measured;
+      ModelSteps measured(arithmetic.is_rounded());
       SimulationOptions settings;
       settings.report = [&](const SimulatedRun& run) { measured.report(run); };
       tasks::simulate_training(
           tasks::read_training_config(
-              write("train.json", recipe(model, dtype))),
+              write("train.json", recipe(model, arithmetic))),
           /*world_size=*/1,
           /*rank=*/0,
           kWarmUp + kMeasured,
