@@ -682,15 +682,27 @@ class DryOperator {
 
   /// What the kernels of the device take beside the results.
   std::vector<at::Tensor> temporary_memory() const {
-    const bool is_mm = call_.name() == "aten::mm";
-    const bool is_addmm_ = call_.name() == "aten::addmm_";
-    if (!is_mm && !is_addmm_ && call_.name() != "aten::addmm") {
+    const std::string& name = call_.name();
+    const bool is_sum = name.starts_with("aten::addmm") || // addmm_ too
+                        name.starts_with("aten::baddbmm");
+    const bool is_batch =
+        name == "aten::bmm" || name.starts_with("aten::baddbmm");
+    if (!is_sum && !is_batch && name != "aten::mm") {
       return {};
     }
-    const size_t first = is_mm ? 0 : 1;
-    const at::Tensor& a = call_.tensor(first);
-    const at::Tensor& b = call_.tensor(first + 1);
+    const bool is_addmm_ = name == "aten::addmm_";
+    const size_t first = is_sum ? 1 : 0;
+    const at::Tensor a = call_.tensor(first);
+    const at::Tensor b = call_.tensor(first + 1);
     const bool writes = returns_written_arguments(op_.schema());
+    if (run_.target() == c10::kCPU) {
+      if (const int64_t bytes = product_working_bytes(a, b); bytes > 0) {
+        return {at::empty({bytes}, at::kByte)};
+      }
+    }
+    if (is_batch) {
+      return {};
+    }
     if (run_.target() == c10::kCPU) {
       return cpu_product_memory(
           a,
@@ -714,7 +726,7 @@ class DryOperator {
   void by_meta() {
     const c10::impl::ExcludeDispatchKeyGuard guard{
         c10::DispatchKeySet{kDryKey}};
-    const std::vector<at::Tensor> temporary = temporary_memory();
+    std::vector<at::Tensor> temporary = temporary_memory();
     torch::jit::Stack results;
     for (size_t i = 0; i < call_.count(); ++i) {
       c10::IValue value = mapped(call_.argument(i), shape_of);
@@ -732,6 +744,7 @@ class DryOperator {
       return;
     }
     if (is_small_ && bytes_of_all(results) <= kMostComputedBytes) {
+      temporary.clear(); // the kernel takes it itself
       compute();
       return;
     }

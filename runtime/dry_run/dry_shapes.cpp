@@ -95,10 +95,12 @@ Results attention(const DryCall& call) {
       at::empty({q.size(0), q.size(2), q.size(1)}, q.options().dtype(sums))
           .transpose(1, 2);
   const auto [rows, columns] = attention_tile(q.size(2), k.size(2));
-  const int64_t each = rows * (columns + 2 + v.size(3));
+  const int64_t threads = at::get_num_threads();
   const at::Tensor tiles = at::empty(
-      {at::get_num_threads(), each + (sums == q.scalar_type() ? 0 : each)},
-      q.options().dtype(sums));
+      {threads, rows * (columns + 2 + v.size(3))}, q.options().dtype(sums));
+  // Weights, rounded for their product with the values.
+  const at::Tensor rounded = at::empty(
+      {sums == q.scalar_type() ? 0 : threads, rows * columns}, q.options());
   return {out, logsumexp};
 }
 

@@ -3,9 +3,11 @@
 
 #include "tessera/runtime/dry_run/dry_run.h"
 #include "tessera/runtime/memory/dry_heap.h"
+#include "tessera/runtime/memory/refused_allocation.h"
 #include "tessera/runtime/profile/operator_flops.h"
 
 #include <ATen/ATen.h>
+#include <ATen/CPUFunctions.h>
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/native/ConvUtils.h>
@@ -421,9 +423,96 @@ bool is_mask(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kBool || tensor.scalar_type() == at::kByte;
 }
 
+/// What a product asks for first. It ends there, or where it takes nothing at
+/// its end.
+/// @param a as for product_working_bytes(), @param b likewise; only their
+///   shapes count.
+size_t first_bytes(const at::Tensor& a, const at::Tensor& b) {
+  // Tensors without the dispatch keys of their own: paged weights have some.
+  const ScratchAllocation scratch(
+      std::make_shared<DryHeap>(), /*has_values=*/true);
+  const auto like = [](const at::Tensor& x) {
+    return at::empty_strided(
+        x.sizes(), x.strides(), at::device(at::kCPU).dtype(x.scalar_type()));
+  };
+  const at::Tensor left = like(a);
+  const at::Tensor right = like(b);
+  std::vector<int64_t> sizes = a.sizes().vec();
+  sizes.back() = b.size(-1);
+  at::Tensor out = at::empty(sizes, left.options());
+  const RefuseAllocations refuse;
+  try {
+    if (a.dim() == 2) {
+      at::cpu::mm_out(out, left, right);
+    } else {
+      at::cpu::bmm_out(out, left, right);
+    }
+  } catch (const RefusedAllocation& refused) {
+    return refused.bytes;
+  }
+  return 0;
+}
+
+/// Whether LibTorch multiplies with oneDNN, so that products end as they begin:
+/// small ones in all orders of the factors' memory say so.
+bool takes_working_memory(at::ScalarType dtype) {
+  constexpr int64_t kSize = 256;
+  const at::Tensor x =
+      at::empty({kSize, kSize}, at::device(at::kCPU).dtype(dtype));
+  return first_bytes(x, x) > 0 && first_bytes(x, x.t()) > 0 &&
+         first_bytes(x.t(), x) > 0;
+}
+
+/// The sizes that oneDNN can be asked for.
+bool has_usual_sizes(const at::Tensor& x) {
+  return std::all_of(x.sizes().begin(), x.sizes().end(), [](int64_t size) {
+    return size > 0 && size < (int64_t{1} << 31);
+  });
+}
+
+std::string product_key(const at::Tensor& a, const at::Tensor& b) {
+  std::ostringstream key;
+  key << a.scalar_type() << at::get_num_threads()
+      << at::globalContext().userEnabledMkldnn();
+  for (const at::Tensor& x : {a, b}) {
+    key << x.sizes() << x.strides();
+  }
+  return key.str();
+}
+
 } // namespace
 
 } // namespace measured_call
+
+int64_t product_working_bytes(const at::Tensor& a, const at::Tensor& b) {
+  using namespace measured_call;
+  const bool can_multiply =
+      c10::isReducedFloatingType(a.scalar_type()) &&
+      a.scalar_type() == b.scalar_type() && a.layout() == at::kStrided &&
+      b.layout() == at::kStrided && a.dim() == b.dim() &&
+      (a.dim() == 2 || (a.dim() == 3 && a.size(0) == b.size(0))) &&
+      a.size(-1) == b.size(-2) && has_usual_sizes(a) && has_usual_sizes(b);
+  if (!can_multiply) {
+    return 0;
+  }
+  static std::mutex mutex;
+  // Never destroyed, like those of measured_results().
+  static auto* const known = new std::unordered_map<std::string, int64_t>();
+  const std::lock_guard lock(mutex);
+  const auto bytes_of = [](const std::string& key, const auto& measure) {
+    const auto found = known->find(key);
+    return found != known->end() ? found->second
+                                 : known->emplace(key, measure()).first->second;
+  };
+  std::ostringstream all;
+  all << a.scalar_type() << at::globalContext().userEnabledMkldnn();
+  const int64_t some = bytes_of(all.str(), [&] {
+    return takes_working_memory(a.scalar_type()) ? int64_t{1} : int64_t{0};
+  });
+  return some == 0 ? 0 : bytes_of(product_key(a, b), [&] {
+    return static_cast<int64_t>(first_bytes(a, b));
+  });
+}
 
 bool is_always_measured(const std::string& name) {
   return name == "aten::convolution" || name == "aten::convolution_backward" ||

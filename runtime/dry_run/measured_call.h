@@ -10,11 +10,18 @@
 // a few examples are run twice, and sizes and memory of the batch follow from
 // the difference; others run as they are, up to a limit. A call with the same
 // shapes is not run again.
+//
+// [Note: products of 16 bits on the CPU] oneDNN, which LibTorch multiplies them
+// with, takes working memory that depends on the shapes, the processor and the
+// number of threads: blocks of both factors and of sums, up to some MiB. It
+// asks for all of it before it multiplies, so that a product that is refused
+// its first allocation says how much, and takes no time.
 
 #include "tessera/runtime/dry_run/dry_call.h"
 
 #include <c10/core/DispatchKeySet.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -41,6 +48,13 @@ std::optional<std::vector<c10::IValue>> measured_results(
     const c10::OperatorHandle& op,
     c10::DispatchKeySet keys,
     const DryCall& call);
+
+/// The working memory of LibTorch's own product of two matrices of 16 bits, or
+/// of batches of them, on the CPU; see [Note: products of 16 bits on the CPU].
+/// Nothing of other types.
+/// @param a [m, k] or [batch, m, k], @param b [k, n] or [batch, k, n], on the
+///   dry run of this thread.
+int64_t product_working_bytes(const at::Tensor& a, const at::Tensor& b);
 
 /// "in or after the layer 'a.b'", for errors.
 std::string place_in_model(const std::string& module);

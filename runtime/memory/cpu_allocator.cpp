@@ -6,6 +6,7 @@
 #include "tessera/runtime/memory/cpu_allocator.h"
 #include "tessera/runtime/memory/dry_heap.h"
 #include "tessera/runtime/memory/host_heap.h"
+#include "tessera/runtime/memory/refused_allocation.h"
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
@@ -102,6 +103,9 @@ void free_with_header(void* data) {
 class CpuAllocator : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
+    if (bytes > 0 && refuses_allocations()) {
+      throw RefusedAllocation{bytes};
+    }
     if (const DryAllocation& dry = dry_allocation(); dry.heap) {
       return dry.heap->allocate(bytes, dry.has_values);
     }
