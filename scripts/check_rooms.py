@@ -31,6 +31,7 @@ FOLDERS = {
     "runtime": (
         "core",
         "io",
+        "hub",
         "streams",
         "threads",
         "profile",

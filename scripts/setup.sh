@@ -29,7 +29,7 @@ readonly build=build/release
 readonly log=build/setup.log
 readonly debian_packages=(
   g++ pkg-config ccache python3 python3-dev python3-venv ca-certificates
-  libhwloc-dev liburing-dev nlohmann-json3-dev libcli11-dev libicu-dev libjpeg-dev libpcre2-dev libpng-dev libxxhash-dev libgtest-dev libgmock-dev python3-yaml)
+  libhwloc-dev liburing-dev nlohmann-json3-dev libcli11-dev libcurl4-openssl-dev libicu-dev libjpeg-dev libpcre2-dev libpng-dev libssl-dev libxxhash-dev libgtest-dev libgmock-dev python3-yaml)
 readonly model_files=(
   config.json model.safetensors vocab.txt tokenizer.json
   tokenizer_config.json special_tokens_map.json)

@@ -2,6 +2,7 @@
 #include "tessera/tasks/config_paths.h"
 
 #include "tessera/runtime/core/log.h"
+#include "tessera/runtime/hub/hub_name.h"
 #include "tessera/tasks/run_folder.h"
 
 #include <nlohmann/json.hpp>
@@ -54,7 +55,7 @@ std::string resolved_path(
     const fs::path& file,
     std::string_view key) {
   const fs::path given(value);
-  if (value.empty() || given.is_absolute()) {
+  if (value.empty() || given.is_absolute() || runtime::is_hub_name(value)) {
     return value;
   }
   const std::string beside =
@@ -122,7 +123,8 @@ void resolve_config_paths(json& root, const fs::path& file) {
 void express_config_paths(json& root, const fs::path& folder) {
   for (const std::string_view key : kReadPaths) {
     change_paths(root, key, [&](const std::string& path) {
-      return path.empty() || fs::path(path).is_absolute()
+      return path.empty() || fs::path(path).is_absolute() ||
+                     runtime::is_hub_name(path)
                  ? path
                  : fs::relative(path, folder).string();
     });

@@ -8,6 +8,7 @@
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/option_fields.h"
+#include "tessera/runtime/hub/fetch.h"
 #include "tessera/runtime/random/mixed_bits.h"
 #include "tessera/tasks/run_model.h"
 #include "tessera/tasks/tokenized_data.h"
@@ -71,7 +72,14 @@ void finish_tokens(
     TrainingConfig& config) {
   check_model_source(reader, config);
   const auto data = reader.get_object("data");
-  const zoo::TokenDataOptions& tokens = token_options(config).tokens;
+  zoo::TokenDataOptions& tokens = config.as<LanguageModelOptions>().tokens;
+  tokens.objective.tokenizer =
+      runtime::local_path(tokens.objective.tokenizer, /*weights=*/false);
+  if (config.hub_files == HubFiles::kAll) {
+    for (zoo::BlendedFile& file : tokens.blend) {
+      file.path = runtime::local_path(file.path);
+    }
+  }
   if (config.data.train.empty() == tokens.blend.empty()) {
     data.fail(
         "train",

@@ -6,6 +6,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/core/log.h"
+#include "tessera/runtime/hub/fetch.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/io/remove_tree.h"
 #include "tessera/tasks/run_changes.h"
@@ -84,7 +85,8 @@ bool is_run_folder(const fs::path& folder) {
          config.contains("output") && config.contains("training");
 }
 
-fs::path model_folder_of(const fs::path& path) {
+fs::path model_folder_of(const fs::path& given) {
+  const fs::path path = runtime::local_path(given);
   if (path.empty() || !is_run_folder(path)) {
     return path;
   }
@@ -103,7 +105,8 @@ fs::path model_folder_of(const fs::path& path) {
       path.string());
 }
 
-AdaptedFolder adapted_folder_of(const fs::path& path) {
+AdaptedFolder adapted_folder_of(const fs::path& given) {
+  const fs::path path = runtime::local_path(given);
   const auto is_adapter = [](const fs::path& folder) {
     return fs::exists(folder / "adapter_config.json");
   };
@@ -125,7 +128,7 @@ AdaptedFolder adapted_folder_of(const fs::path& path) {
   } else {
     return {model_folder_of(path), {}};
   }
-  found.model = model_folder_of(base);
+  found.model = model_folder_of(runtime::local_model(base));
   TESSERA_CHECK(
       fs::exists(found.model / "config.json"),
       "'{}' is an adapter on the model '{}', which is not there; start in the folder that its path begins at, or merge the adapter with `tessera convert --merge-lora {}`",

@@ -9,6 +9,7 @@
 #include "tessera/runtime/core/option_fields.h"
 #include "tessera/runtime/core/option_schema.h"
 #include "tessera/runtime/core/suggest.h"
+#include "tessera/runtime/hub/fetch.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/io/config_file.h"
 #include "tessera/tasks/config_paths.h"
@@ -399,6 +400,31 @@ std::string curriculum_tasks() {
   return names;
 }
 
+/// Makes local what is named "hf://...". The configuration of the run keeps the
+/// commit of its model.
+/// @return what adapters call the model.
+std::string fetch_named(
+    const runtime::ConfigReader& reader,
+    TrainingConfig& config) {
+  const bool all = config.hub_files == HubFiles::kAll;
+  const std::filesystem::path given = config.model_folder;
+  config.model_folder = model_folder_of(runtime::local_path(given, all));
+  config.model_config = runtime::local_path(config.model_config);
+  if (all) {
+    for (auto* const names : {&config.data.train, &config.data.heldout}) {
+      for (std::string& name : *names) {
+        name = runtime::local_path(name).string();
+      }
+    }
+  }
+  if (!runtime::is_hub_name(given.native())) {
+    return config.model_folder.string();
+  }
+  const auto name = runtime::parse_hub_name(given.native());
+  reader.get_object("model").resolve("folder", runtime::pinned(name).text());
+  return name.repository;
+}
+
 /// Completes what has been read: run folders stand for their models.
 void finish_fields(
     const runtime::ConfigReader& reader,
@@ -408,12 +434,12 @@ void finish_fields(
         "folder", "name the folder of the run, e.g. output.folder=runs/first");
   }
   finish_defaults(reader, config);
-  config.model_folder = model_folder_of(config.model_folder);
+  const std::string base = fetch_named(reader, config);
   finish_model_defaults(reader, config);
   if (config.lora) {
     zoo::LoraConfig& adapter = config.lora->adapter;
     if (adapter.base_model.empty()) {
-      adapter.base_model = config.model_folder.string();
+      adapter.base_model = base;
     }
     // Its expressions, too; the architecture decides what they do not.
     reader.run_check([&] { zoo::LoraTargets(adapter, /*architecture=*/""); });
@@ -522,14 +548,18 @@ std::filesystem::path TrainingConfig::tokenizer_of_data() const {
 TrainingConfig read_training_config(
     const std::filesystem::path& file,
     const std::vector<std::string>& overrides,
-    const TaskKind* kind) {
+    const TaskKind* kind,
+    HubFiles hub_files) {
   return read_training_config(
-      runtime::read_config_file(file, overrides, resolve_config_paths), kind);
+      runtime::read_config_file(file, overrides, resolve_config_paths),
+      kind,
+      hub_files);
 }
 
 TrainingConfig read_training_config(
     const runtime::ConfigReader& reader,
-    const TaskKind* kind) {
+    const TaskKind* kind,
+    HubFiles hub_files) {
   const TaskKind* found = nullptr;
   reader.read([&](runtime::OptionFields& fields) {
     fields.choice(runtime::required("task"), found, task_kinds(), "");
@@ -539,6 +569,7 @@ TrainingConfig read_training_config(
   }
   TrainingConfig config(*found);
   runtime::read_fields(reader, config);
+  config.hub_files = hub_files;
   finish_fields(reader, config);
   config.task->finish(reader, config);
   finish_reading(reader, config);

@@ -61,6 +61,12 @@ struct DataFiles {
   }
 };
 
+/// Which files that are named "hf://..." are fetched.
+enum class HubFiles {
+  kAll,
+  kDescriptions, ///< not weights and data: for plans and checks
+};
+
 /// What all kinds of tasks have, and the options of one. Paths are relative to
 /// the working directory; see resolve_config_paths().
 struct TrainingConfig {
@@ -114,6 +120,7 @@ struct TrainingConfig {
   bool has_default_rate = true; ///< optimizer.lr is not given
   LossMean loss_mean = LossMean::kLabels;
 
+  HubFiles hub_files = HubFiles::kAll; ///< that reading has fetched
   /// What was read, defaults included; the config.json of the run folder.
   nlohmann::ordered_json resolved;
 
@@ -162,12 +169,14 @@ void visit_fields(runtime::OptionFields& fields, TrainingConfig& config);
 TrainingConfig read_training_config(
     const std::filesystem::path& file,
     const std::vector<std::string>& overrides = {},
-    const TaskKind* kind = nullptr);
+    const TaskKind* kind = nullptr,
+    HubFiles hub_files = HubFiles::kAll);
 
 /// The same of a configuration that is not a file.
 TrainingConfig read_training_config(
     const runtime::ConfigReader& reader,
-    const TaskKind* kind = nullptr);
+    const TaskKind* kind = nullptr,
+    HubFiles hub_files = HubFiles::kAll);
 
 /// What tasks on files of rows have in common: a model to start from, files
 /// with names, batches padded to their longest text.

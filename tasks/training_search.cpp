@@ -62,7 +62,8 @@ planner::RunSettings settings_of(
 planner::ReadRun read_training_run(const std::filesystem::path& config) {
   return [config, layers = std::make_shared<std::optional<ModelLayers>>()](
              const std::vector<std::string>& overrides) {
-    TrainingConfig settled = read_training_config(config, overrides);
+    TrainingConfig settled = read_training_config(
+        config, overrides, nullptr, HubFiles::kDescriptions);
     if (!*layers) {
       *layers = {
           layers_of(settled),

@@ -48,6 +48,8 @@ std::vector<Command> add_program_commands(CLI::App& app) {
           app, "inspect", "List what a checkpoint or weight file contains"),
       add_program_command(
           app, "predict", "Classify texts and images, answer questions"),
+      add_program_command(
+          app, "fetch", "Fetch models and data of the Hugging Face Hub"),
       add_program_command(app, "tokens", "Show the token ids of texts"),
       add_program_command(
           app, "tokenize", "Make token files of text, to train on"),

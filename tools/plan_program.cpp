@@ -378,7 +378,12 @@ void add_adapters(PlanArguments& arguments) {
     return;
   }
   TESSERA_CHECK(
-      !tasks::read_training_config(arguments.config, arguments.overrides).lora,
+      !tasks::read_training_config(
+           arguments.config,
+           arguments.overrides,
+           nullptr,
+           tasks::HubFiles::kDescriptions)
+           .lora,
       "{} has adapters already (model.lora); leave out --lora, or set model.lora.r",
       arguments.config);
   arguments.overrides.push_back(
@@ -960,8 +965,11 @@ int plan(const PlanArguments& arguments) {
 /// Predicts the operators of a step of the configuration as it is, by pipeline
 /// stage.
 void print_operators(const PlanArguments& arguments) {
-  const tasks::TrainingConfig config =
-      tasks::read_training_config(arguments.config, arguments.overrides);
+  const tasks::TrainingConfig config = tasks::read_training_config(
+      arguments.config,
+      arguments.overrides,
+      nullptr,
+      tasks::HubFiles::kDescriptions);
   const planner::DeviceRates rates =
       rates_of(arguments, planner::RateUse::kKernels);
   std::vector<StepMemoryPlan> stages = tasks::plan_training(
@@ -1145,7 +1153,11 @@ int run_plan(int argc, char** argv) {
       machine_of(arguments);
       check_can_write(arguments);
     }
-    tasks::read_training_config(arguments.config, arguments.overrides);
+    tasks::read_training_config(
+        arguments.config,
+        arguments.overrides,
+        nullptr,
+        tasks::HubFiles::kDescriptions);
   };
   if (const auto code = parse_arguments(app, argc, argv, check)) {
     return *code;

@@ -31,6 +31,7 @@ constexpr RunCommand kCommands[] = {
     {"bench", run_bench},
     {"inspect", run_inspect},
     {"predict", run_predict},
+    {"fetch", run_fetch},
     {"tokens", run_tokens},
     {"tokenize", run_tokenize},
     {"plan", run_plan},

@@ -44,6 +44,7 @@ int run_bench(int argc, char** argv);
 int run_bench_comm(int argc, char** argv);
 int run_inspect(int argc, char** argv);
 int run_predict(int argc, char** argv);
+int run_fetch(int argc, char** argv);
 int run_tokens(int argc, char** argv);
 int run_tokenize(int argc, char** argv);
 int run_plan(int argc, char** argv);

@@ -139,7 +139,11 @@ void run_simulation(const Simulation& simulation) {
     }
   };
   const SimulatedRun run = tasks::simulate_training(
-      tasks::read_training_config(simulation.config, simulation.overrides),
+      tasks::read_training_config(
+          simulation.config,
+          simulation.overrides,
+          nullptr,
+          tasks::HubFiles::kDescriptions),
       simulation.world_size,
       simulation.rank,
       simulation.steps,

@@ -32,8 +32,7 @@ using namespace tessera;
 void check_model_folder(const std::filesystem::path& folder) {
   TESSERA_CHECK(
       std::filesystem::exists(folder / "config.json"),
-      "model.folder: '{}' has no config.json. Download the model once, on a machine with network access:\n  pip install huggingface_hub\n  hf download google-bert/bert-large-uncased config.json model.safetensors vocab.txt tokenizer_config.json --local-dir {}\nor set model.folder=PATH to another Hugging Face folder of a BERT model",
-      folder.string(),
+      "model.folder: '{}' has no config.json. Set model.folder=hf://google-bert/bert-large-uncased, or to the folder of another BERT model",
       folder.string());
 }
 

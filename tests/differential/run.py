@@ -30,7 +30,7 @@ import suite as suites
 FOLDER = Path(__file__).resolve().parent
 os.environ.update(HF_HUB_DISABLE_PROGRESS_BARS="1", HF_HUB_OFFLINE="1")
 CI_CASES = {"tokenizers": 48, "chats": 32, "generation": 24, "adapters": 12,
-            "exports": 12}
+            "exports": 12, "hub": 8}
 CI_SEED = 1
 FULL = 25
 MOST_OF_A_DIFFERENCE = 4000  # characters

@@ -5,6 +5,7 @@
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/suggest.h"
+#include "tessera/runtime/hub/fetch.h"
 #include "tessera/sharding/lazy/lazy.h"
 #include "tessera/sharding/lazy/move_module.h"
 #include "tessera/sharding/tensors/tensor_io.h"
@@ -506,14 +507,16 @@ LayerContext fresh_layer_context(ParallelRun& parallel) {
       parallel);
 }
 
-LoadWeightsReport load_pretrained(Model& model, const fs::path& folder) {
+LoadWeightsReport load_pretrained(Model& model, const fs::path& given) {
+  const fs::path folder = runtime::local_model(given);
   const auto files = open_weights(folder, model.config());
   return load_weights(model, files, options_with(model, model.names(), files));
 }
 
 std::shared_ptr<Model> from_pretrained(
-    const fs::path& folder,
+    const fs::path& given,
     const FromPretrainedOptions& options) {
+  const fs::path folder = runtime::local_model(given);
   const runtime::JsonValue fields = config_in(folder);
   nlohmann::json config = fields.value();
   config.update(options.config);
@@ -578,7 +581,8 @@ std::shared_ptr<Model> from_pretrained(
 LoadWeightsReport load_pretrained(
     Engine& engine,
     const Model& model,
-    const fs::path& folder) {
+    const fs::path& given) {
+  const fs::path folder = runtime::local_model(given);
   NameTable table = model.names();
   // Tensors that this rank lacks belong to another pipeline stage, to experts
   // of other ranks or are unexpected; the engine can tell them apart.
@@ -590,8 +594,9 @@ LoadWeightsReport load_pretrained(
 LoadWeightsReport load_weights_of(
     Engine& engine,
     const Model& model,
-    const fs::path& path,
+    const fs::path& given,
     const LoadWeightsOptions& options) {
+  const fs::path path = runtime::local_model(given);
   if (engine::is_checkpoint(path)) {
     return engine.load_weights(path, options);
   }

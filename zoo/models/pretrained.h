@@ -70,7 +70,9 @@ struct FromPretrainedOptions {
 /// or pytorch_model.bin, in one file or in several with an index, or what else
 /// sharding::WeightFiles::open() finds there. Weights with ModelCenter's names
 /// are read as well, and so is a checkpoint of Megatron-LM, whose options stand
-/// for a config.json. The model is in evaluation mode. With a
+/// for a config.json. "hf://org/name@revision", and "org/name" where there is
+/// no such folder, are fetched from the Hugging Face Hub: see runtime::fetch().
+/// The model is in evaluation mode. With a
 /// tensor-parallel group each rank reads its partition; collective only insofar
 /// as construction is.
 /// @throws tessera::Error naming the file and what is missing, unexpected, of
