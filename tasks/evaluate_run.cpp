@@ -80,6 +80,16 @@ TaskScore evaluate_checkpoint(
   return score(config, task, engine, parallel);
 }
 
+/// @throws tessera::Error for keys that say what a checkpoint's weights are.
+void check_scores_export(const std::vector<std::string>& overrides) {
+  for (const std::string& text : overrides) {
+    TESSERA_CHECK(
+        !text.starts_with("training.ema_evaluate="),
+        "{}: the run's model is scored, which has the weights that it was exported with; for weights or averages of a checkpoint add --from, e.g. --from best or step-100",
+        text);
+  }
+}
+
 } // namespace
 
 void check_evaluated_overrides(const std::vector<std::string>& overrides) {
@@ -96,6 +106,7 @@ TaskScore evaluate_run(
         run, from, chosen_checkpoint(run, from, overrides));
   }
   check_evaluated_overrides(overrides);
+  check_scores_export(overrides);
   const TrainedRun trained = fs::is_directory(run)
                                  ? finished_run(run, overrides)
                                  : scored_run(run, overrides);

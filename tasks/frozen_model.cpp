@@ -11,6 +11,7 @@
 #include "tessera/tasks/training_config.h"
 #include "tessera/text/tokenizer/tokenizer.h"
 #include "tessera/zoo/formats/hf_folder_writer.h"
+#include "tessera/zoo/models/encoder_decoder.h"
 #include "tessera/zoo/models/pretrained.h"
 
 #include <c10/core/GradMode.h>
@@ -151,6 +152,10 @@ FrozenModel::FrozenModel(
 zoo::ModelOutput FrozenModel::forward(const zoo::ModelInput& batch) {
   const c10::NoGradGuard no_grad;
   zoo::ModelInput input = batch;
+  if (const auto* const decodes =
+          dynamic_cast<const zoo::EncoderDecoder*>(model_.get())) {
+    input.decoder_input_ids = decodes->decoder_ids(batch);
+  }
   input.labels = at::Tensor();
   input.loss_only = false;
   const zoo::ModelOutput output = model_->forward(input);

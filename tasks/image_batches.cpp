@@ -82,6 +82,7 @@ ImageBatches::ImageBatches(
   TESSERA_CHECK(
       head.images() != nullptr,
       "image_folder trains models of images, and this model takes none; name another class in model.architecture");
+  check(options_.views, recipe_);
   const int64_t channels = head.images()->channels;
   TESSERA_CHECK(
       channels == 1 || channels == 3,

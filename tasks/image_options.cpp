@@ -272,7 +272,7 @@ void visit_fields(runtime::OptionFields& fields, ImageViewOptions& options) {
       {{"none", ViewRecipe::kNone},
        {"crop", ViewRecipe::kCrop},
        {"moco_v3", ViewRecipe::kMoco}},
-      "what is random in training images: nothing; a crop that may be mirrored; colors and blur as well. By default `moco_v3` for MoCo, else `crop`; the other keys change it");
+      "what is random in training images: nothing; a crop that may be mirrored; colors and blur as well. By default `moco_v3` for MoCo, else `crop`; the other keys change it, those of `none` excepted");
   fields.pair(
       "area",
       options.least_area,
@@ -315,6 +315,26 @@ void visit_fields(runtime::OptionFields& fields, ImageViewOptions& options) {
       options.solarize,
       {.min = 0, .max = 1},
       "probability that bright values are inverted, likewise; `moco_v3`: `[0, 0.2]`");
+}
+
+void check(const ImageViewOptions& options, ViewRecipe recipe) {
+  const ImageViewOptions usual;
+  const char* const set = options.flip != usual.flip      ? "flip"
+                          : !options.jitter.empty()       ? "jitter"
+                          : options.gray.value_or(0) != 0 ? "gray"
+                          : !options.blur.empty()         ? "blur"
+                          : !options.solarize.empty()     ? "solarize"
+                          : options.least_area != usual.least_area ||
+                                  options.most_area != usual.most_area
+                              ? "area"
+                          : options.least_ratio != usual.least_ratio ||
+                                  options.most_ratio != usual.most_ratio
+                              ? "ratio"
+                              : nullptr;
+  TESSERA_CHECK(
+      recipe != ViewRecipe::kNone || set == nullptr,
+      "data.views.{} is set, but data.views.recipe is none, which leaves images as they are; remove one of them. For flips and colors without a crop, set recipe=crop, area=[1, 1] and ratio=[1, 1]",
+      set);
 }
 
 void visit_image_fields(runtime::OptionFields& fields, ImageOptions& options) {

@@ -48,6 +48,10 @@ struct ImageViewOptions {
 
 void visit_fields(runtime::OptionFields& fields, ImageViewOptions& options);
 
+/// @param recipe as given, or the head's.
+/// @throws tessera::Error if it leaves images as they are, and others are set.
+void check(const ImageViewOptions& options, ViewRecipe recipe);
+
 /// What is checked of each image before training starts.
 enum class ImageCheck { kHeaders, kPixels };
 

@@ -75,7 +75,7 @@ SupervisedText PreferenceEncoder::conversation(
     const ordered_json& messages,
     size_t shared,
     const std::string& key) const {
-  const auto given = ordered_json::parse(row.text);
+  const auto given = row.ordered_values();
   ordered_json values{{options_.messages, messages}};
   if (const auto tools = given.find("tools"); tools != given.end()) {
     values["tools"] = *tools;
@@ -116,7 +116,7 @@ PreferencePair PreferenceEncoder::conversations(
       row.place(),
       keys_.chosen);
   // Templates show the keys in their order.
-  const auto values = ordered_json::parse(row.text);
+  const auto values = row.ordered_values();
   ordered_json chosen = messages_in(values.at(keys_.chosen));
   ordered_json rejected = messages_in(values.at(keys_.rejected));
   const auto prompt = values.find(keys_.prompt);
@@ -249,7 +249,7 @@ SupervisedText PreferenceEncoder::answer(
       key,
       keys_.prompt,
       key);
-  const auto values = ordered_json::parse(row.text); // the keys in order
+  const auto values = row.ordered_values(); // the keys in order
   ordered_json full = values.at(keys_.prompt);
   const size_t shared = full.size();
   const ordered_json said = messages_in(values.at(key));

@@ -265,7 +265,7 @@ SupervisedText SupervisedEncoder::conversation(const text::TextRow& row) const {
       row.place(),
       options_.messages);
   // Templates show the keys in their order.
-  const auto values = ordered_json::parse(row.text);
+  const auto values = row.ordered_values();
   const auto tools = values.find("tools");
   const ordered_json listed_tools =
       tools == values.end() ? ordered_json() : *tools;

@@ -195,6 +195,7 @@ text::TextRow TextSource::parsed(const std::string& line) const {
       throw text::BadRow(formatted(
           "{}: expected a JSON object, as in the first line", row.place()));
     }
+    row.text = line;
     return row;
   }
   if (const auto at = text::first_not_utf8(line)) {

@@ -12,6 +12,12 @@ namespace tessera {
 
 namespace {
 
+/// Whether it ends at `final_factor`.
+bool has_final_factor(LrDecay decay) {
+  return decay == LrDecay::kLinear || decay == LrDecay::kCosine ||
+         decay == LrDecay::kPolynomial || decay == LrDecay::kWsd;
+}
+
 /// From `from` to `to` along half a cosine, at 0 <= part <= 1.
 double cosine(double from, double to, double part) {
   return to + (from - to) * (1 + std::cos(std::numbers::pi * part)) / 2;
@@ -48,12 +54,12 @@ void visit_fields(runtime::OptionFields& fields, LrScheduleOptions& options) {
       "warmup_fraction",
       options.warmup_fraction,
       {.min = 0, .max = 1},
-      "the same as a fraction of the run's steps, rounded down. 0 by default, if `warmup_steps` is set or `decay` is not linear, cosine, polynomial or wsd");
+      "the same as a fraction of the run's steps, rounded down. 0 by default, if `warmup_steps` is set or `decay` is not linear, cosine, polynomial or wsd; not for one_cycle");
   fields.field(
       "final_factor",
       options.final_factor,
       {.min = 0, .max = 1},
-      "fraction of the peak learning rate that remains at the end");
+      "fraction of the peak learning rate that remains at the end, of linear, cosine, polynomial and wsd");
   fields.when(decay, {"polynomial"}, [&] {
     fields.field("power", options.power, {.min = 0, .max = 100}, "exponent");
   });
@@ -112,6 +118,23 @@ void check(const LrScheduleOptions& options) {
       "schedule.warmup_fraction is {}, but schedule.warmup_steps is {}; set one of them.",
       options.warmup_fraction,
       options.warmup_steps);
+  const auto& names = lr_decay_names();
+  const auto name =
+      std::find_if(names.begin(), names.end(), [&](const auto& each) {
+        return each.second == options.decay;
+      });
+  TESSERA_CHECK(
+      options.final_factor == 0 || has_final_factor(options.decay),
+      "schedule.final_factor is {}, which only linear, cosine, polynomial and wsd end at; remove it, because schedule.decay is {}",
+      options.final_factor,
+      name->first);
+  TESSERA_CHECK(
+      options.decay != LrDecay::kOneCycle ||
+          (options.warmup_steps == 0 && options.warmup_fraction == 0),
+      "schedule.{} is {}, but schedule.decay is one_cycle, which rises by itself: set schedule.rise_fraction and schedule.start_div, and remove it",
+      options.warmup_steps > 0 ? "warmup_steps" : "warmup_fraction",
+      options.warmup_steps > 0 ? static_cast<double>(options.warmup_steps)
+                               : options.warmup_fraction);
 }
 
 int64_t warmup_steps_of(const LrScheduleOptions& options) {

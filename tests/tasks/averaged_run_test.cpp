@@ -72,6 +72,16 @@ TEST(AveragedRun, ScoresAndExportsAverages) {
         loss(evaluate_run(folder / "averaged", {}, "step-4").values),
         loss(averaged.score->values),
         1e-6);
+    // An exported model is one of them.
+    expect_error(
+        [&] { evaluate_run(folder / "plain", {"training.ema_evaluate=true"}); },
+        {"training.ema_evaluate=true", "--from"});
+    EXPECT_NEAR(
+        loss(evaluate_run(
+                 folder / "plain", {"training.ema_evaluate=true"}, "step-4")
+                 .values),
+        loss(averaged.score->values),
+        1e-6);
     EXPECT_GT(
         std::abs(loss(plain.score->values) - loss(averaged.score->values)),
         1e-3);

@@ -69,10 +69,12 @@ at::Tensor plain_loss(
   at::Tensor logits = own.logits;
   at::Tensor targets = soft.logits;
   at::Tensor labels = batch.labels;
-  if (head.labels() == zoo::HeadLabels::kNextTokens) {
-    logits = logits.slice(1, 0, -1).flatten(0, 1);
-    targets = targets.slice(1, 0, -1).flatten(0, 1);
-    labels = labels.slice(1, 1).flatten();
+  if (labels.dim() == 2) {
+    const bool next = head.labels() == zoo::HeadLabels::kNextTokens;
+    const int64_t end = logits.size(1) - (next ? 1 : 0);
+    logits = logits.slice(1, 0, end).flatten(0, 1);
+    targets = targets.slice(1, 0, end).flatten(0, 1);
+    labels = labels.slice(1, next ? 1 : 0).flatten();
     const at::Tensor counts = labels.ne(-100).nonzero().squeeze(1);
     logits = logits.index_select(0, counts);
     targets = targets.index_select(0, counts);
@@ -116,9 +118,11 @@ TEST_P(Distillation, EqualsPlainLibTorch) {
     options.model.folder = fixture("models") / name;
     options.alpha = 0.7;
     options.temperature = 3;
-    options.hidden_weight = 0.4;
-    options.student_layers = {0, 1};
-    options.teacher_layers = {0, 2};
+    if (name != "t5") { // whose padding is that of the other half
+      options.hidden_weight = 0.4;
+      options.student_layers = {0, 1};
+      options.teacher_layers = {0, 2};
+    }
     check(options);
     TrainingConfig config(kLanguageModel);
     config.engine.log_memory = false;
@@ -185,7 +189,8 @@ INSTANTIATE_TEST_SUITE_P(
     Distillation,
     ::testing::Values(
         std::tuple("gpt2", "n_layer"),
-        std::tuple("bert_classifier", "num_hidden_layers")));
+        std::tuple("bert_classifier", "num_hidden_layers"),
+        std::tuple("t5", "num_layers")));
 
 TEST(DistillationRun, LearnsWithoutItsLabels) {
   const TemporaryFolder folder;

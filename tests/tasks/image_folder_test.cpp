@@ -213,6 +213,22 @@ TEST_F(ImageFolders, ViewsFollowFromSeedEpochAndExampleAlone) {
   EXPECT_TRUE(scored.equal(pixels_of(still, {0, 1}, 5)));
 }
 
+TEST_F(ImageFolders, ViewsWithoutRandomnessRefuseWhatIsRandom) {
+  const auto refused = [&](ImageViewOptions views, const char* key) {
+    views.recipe = ViewRecipe::kNone;
+    expect_error(
+        [&] { batches(head, {.views = views}); },
+        {key, "data.views.recipe is none"});
+  };
+  refused({.flip = 1}, "data.views.flip");
+  refused({.gray = 1}, "data.views.gray");
+  refused({.jitter = {0.4, 0.4, 0.2, 0.1}}, "data.views.jitter");
+  refused({.solarize = {1}}, "data.views.solarize");
+  refused({.blur = {0.5}}, "data.views.blur");
+  refused({.least_area = 0.5}, "data.views.area");
+  refused({.most_ratio = 2}, "data.views.ratio");
+}
+
 TEST_F(ImageFolders, ScoredPixelsAreNormalized) {
   zoo::Image image({40, 20}); // the middle 20 x 20 are (51, 102, 255)
   for (int64_t y = 10; y < 30; ++y) {

@@ -69,4 +69,27 @@ TEST_F(PredictReward, OfArgumentsAndRows) {
       << refused.output;
 }
 
+TEST_F(PredictReward, OfConversations) {
+  tests::on_ranks(1, [&] {
+    write_model(
+        "{% for message in messages %}{{ message.content }}{{ eos_token }}{% endfor %}");
+    run_training(config({"model.lora=null", "training.epochs=1"}));
+  });
+  const auto said = [](const char* role, const char* content) {
+    return json{{"role", role}, {"content", content}};
+  };
+  const json both{
+      said("user", "is mail good?"), said("assistant", "yes it is")};
+  const auto given = lines(
+      {"--input",
+       file(
+           "conversations.jsonl",
+           {{{"messages", both}},
+            {{"prompt", json{both[0]}}, {"completion", json{both[1]}}}}),
+       "--json"});
+  ASSERT_EQ(given.size(), 2U);
+  EXPECT_EQ(json::parse(given[0])["messages"], both);
+  EXPECT_TRUE(json::parse(given[0])["value"].is_number());
+}
+
 } // namespace tessera::predict_reward_test

@@ -461,6 +461,11 @@ std::string TextRow::place() const {
   return formatted("{}:{}", file.string(), line);
 }
 
+nlohmann::ordered_json TextRow::ordered_values() const {
+  return text.empty() ? nlohmann::ordered_json(values)
+                      : nlohmann::ordered_json::parse(text);
+}
+
 TextRows::TextRows(
     const fs::path& path,
     const TextRowOptions& options,

@@ -32,6 +32,8 @@ struct TextRow {
   bool is_of_table = false; ///< all values are strings
   std::string text; ///< of JSON lines: the line, with its keys in order
 
+  /// `values` with keys in the order of the file, where it has one.
+  nlohmann::ordered_json ordered_values() const;
   /// "FILE:LINE", for messages.
   std::string place() const;
 };

@@ -86,6 +86,11 @@ class EncoderDecoder : public LayeredModel {
     return true;
   }
 
+  /// ModelInput::decoder_input_ids; where they are not given, those of the
+  /// labels, each a token later, or of a classifier's input.
+  /// @throws tessera::Error without either.
+  at::Tensor decoder_ids(const ModelInput& input) const;
+
   /// False under context parallelism and without a decoder.
   bool takes_cache() const override {
     return has_decoder() && context_.has_all_tokens();
@@ -106,7 +111,6 @@ class EncoderDecoder : public LayeredModel {
   }
   void make_embedding();
   void make_end();
-  at::Tensor decoder_ids(const ModelInput& input) const;
   void start(
       RelativeStack& half,
       const at::Tensor& ids,

@@ -153,4 +153,30 @@ TEST(LrSchedule, WrongOptionsAreNamed) {
   expect_error([&] { check(options); }, {"final_factor is 2", "from 0 to 1"});
 }
 
+TEST(LrSchedule, OptionsThatAreNotFollowedAreRefused) {
+  for (const auto& [name, decay] : lr_decay_names()) {
+    auto options = options_of(decay);
+    options.warmup_steps = 0;
+    options.final_factor = 0.5;
+    options.decay_steps = 1;
+    const bool ends_there = name == "linear" || name == "cosine" ||
+                            name == "polynomial" || name == "wsd";
+    if (ends_there) {
+      EXPECT_NO_THROW(check(options)) << name;
+      EXPECT_DOUBLE_EQ(lr_factor_at(options, options.total_steps), 0.5) << name;
+    } else {
+      expect_error(
+          [&] { check(options); },
+          {"schedule.final_factor is 0.5", name.c_str()});
+    }
+  }
+  auto options = options_of(LrDecay::kOneCycle);
+  options.warmup_steps = 3;
+  expect_error(
+      [&] { check(options); }, {"schedule.warmup_steps is 3", "rise_fraction"});
+  options.warmup_steps = 0;
+  options.warmup_fraction = 0.1;
+  expect_error([&] { check(options); }, {"schedule.warmup_fraction is 0.1"});
+}
+
 } // namespace tessera::engine::lr_schedule_test
