@@ -36,7 +36,7 @@ void visit_fields(runtime::OptionFields& fields, DeviceRates& rates) {
   rate(
       "between_nodes",
       rates.between_nodes,
-      "bytes/s out of a device to other nodes");
+      "bytes/s out of a device to other nodes, by its own link beside those of the node's other devices");
   rate("device_to_host", rates.device_to_host, "bytes/s of a device");
   rate("host_to_device", rates.host_to_device, "bytes/s of a device");
   rate(

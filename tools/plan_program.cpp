@@ -393,11 +393,21 @@ void add_adapters(PlanArguments& arguments) {
   arguments.overrides.emplace_back("model.lora.target_modules=all-linear");
 }
 
-/// The command that trains so.
+/// The command that trains so; on several nodes that of each.
 std::string command_of(
     const PlanArguments& arguments,
+    const Machine& machine,
     const std::vector<std::string>& changed) {
-  std::vector<std::string> words{"tessera train", arguments.config};
+  std::vector<std::string> words;
+  if (machine.devices > 1) {
+    const int nodes = (machine.devices + machine.devices_per_node - 1) /
+                      machine.devices_per_node;
+    words.push_back(formatted(
+        "tessera launch --nproc {}{} --",
+        machine.devices / nodes,
+        nodes > 1 ? formatted(" --nodes {}", nodes) : ""));
+  }
+  words.insert(words.end(), {"tessera train", arguments.config});
   words.insert(
       words.end(), arguments.overrides.begin(), arguments.overrides.end());
   words.insert(words.end(), changed.begin(), changed.end());
@@ -442,12 +452,17 @@ std::string nvme_text(const PlannedRun& run, const Machine& machine) {
                    gib_text(*machine.nvme_bytes));
 }
 
+const char* counted_in(const PlannedRun& run) {
+  return run.counts_tokens ? "tokens" : "examples";
+}
+
 /// What to run, its memory and its time, in a line each.
 void print_answer(
     const PlanArguments& arguments,
     const Machine& machine,
     const PlannedRun& best) {
-  std::printf("run: %s\n", command_of(arguments, best.changed).c_str());
+  std::printf(
+      "run: %s\n", command_of(arguments, machine, best.changed).c_str());
   std::printf(
       "memory: %s of the %s of a device; free: %s, besides %s for libraries "
       "(--reserve) and %s of margin (--margin)%s%s\n",
@@ -459,10 +474,11 @@ void print_answer(
       host_text(arguments, best, machine).c_str(),
       nvme_text(best, machine).c_str());
   std::printf(
-      "time: %s s a step, %.0f tokens/s of the job, %.0f of a device, estimated "
+      "time: %s s a step, %.0f %s/s of the job, %.0f of a device, estimated "
       "for %s\n",
       seconds_text(best.time.total()).c_str(),
       best.tokens_per_s,
+      counted_in(best),
       best.tokens_per_s / machine.devices,
       arguments.kind.c_str());
 }
@@ -803,7 +819,7 @@ std::string remedy(const PlanArguments& arguments, const PlanAnswer& answer) {
       answer.runs[*answer.nearest].problem);
   for (const PlannedChange& each : answer.changes) {
     text += formatted(
-        "\n  fits with {}: {} of a device{}, {} s a step: {}",
+        "\n  fits with {}: {} of a device{}, at most {} s a step, {} {}/s: {}",
         each.change,
         gib_text(each.run.device_bytes),
         each.run.host_bytes > 0 ? formatted(
@@ -811,6 +827,8 @@ std::string remedy(const PlanArguments& arguments, const PlanAnswer& answer) {
                                       gib_text(each.run.host_bytes))
                                 : "",
         seconds_text(each.run.time.total()),
+        std::lround(each.run.tokens_per_s),
+        counted_in(each.run),
         joined(each.run.changed));
   }
   if (arguments.as_given) {
@@ -847,7 +865,8 @@ nlohmann::ordered_json json_of(
   }
   if (answer.best) {
     json["best"] = *answer.best;
-    json["command"] = command_of(arguments, answer.best_run()->changed);
+    json["command"] =
+        command_of(arguments, machine, answer.best_run()->changed);
   }
   if (answer.lifted) {
     json["lifted"] = json_of(*answer.lifted);

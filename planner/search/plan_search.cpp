@@ -44,6 +44,9 @@ constexpr double kShareOfHead = 0.9;
 /// Host memory of a node where it is not known and would help.
 constexpr int64_t kAnyHostBytes = int64_t{1} << 44;
 
+/// Ranks that divide a model whose runs with budgets are planned.
+constexpr int kMostBudgetedDivisors = 4;
+
 /// Times as many devices, or a part of the length, that are tried where nothing
 /// fits.
 constexpr int kMostTimes = 16;
@@ -64,6 +67,8 @@ int64_t given_batches(const ParallelSizes& sizes, int devices) {
 struct Layout {
   int tensor = 1;
   int pipeline = 1;
+  /// Of what is sharded, on nodes of their own.
+  int replicas = 1;
   /// Tensor ranks also divide sequences between layers.
   bool sequence = true;
   bool optimizer_on_host = false;
@@ -127,12 +132,13 @@ std::map<std::string, std::string> current_values(
 
 /// "shard 4, tensor 2"
 std::string text_of(const ParallelSizes& sizes, int64_t batches) {
-  std::string text = formatted("shard {}", batches);
+  std::string text = formatted("shard {}", batches / sizes.data);
   const auto add = [&](const char* name, int size) {
     if (size > 1) {
       text += formatted(", {} {}", name, size);
     }
   };
+  add("data", sizes.data);
   add("tensor", sizes.tensor);
   add("pipeline", sizes.pipeline);
   add("context", sizes.context);
@@ -323,7 +329,7 @@ class Search {
     for (int pipeline = 1; pipeline <= stages; pipeline *= 2) {
       for (int tensor = 1; tensor <= most_tensor(); tensor *= 2) {
         if (devices % (tensor * pipeline * context()) == 0) {
-          layouts.push_back({tensor, pipeline});
+          layouts.push_back({.tensor = tensor, .pipeline = pipeline});
         }
       }
     }
@@ -338,9 +344,11 @@ class Search {
         try_in_full(layout);
       }
     }
-    for (const Layout& layout : layouts) {
-      if (layout.pipeline == 1 && best() == nullptr) {
-        try_all_budgets(layout);
+    if (best() == nullptr) {
+      for (const Layout& layout : layouts) {
+        if (layout.tensor * layout.pipeline <= kMostBudgetedDivisors) {
+          try_all_budgets(layout);
+        }
       }
     }
   }
@@ -652,6 +660,7 @@ class Search {
 
   std::string layout_text(const Layout& layout) const {
     ParallelSizes sizes = given_.parallel.sizes;
+    sizes.data = layout.replicas;
     sizes.tensor = layout.tensor;
     sizes.pipeline = layout.pipeline;
     sizes.expert = expert_of(layout);
@@ -702,6 +711,16 @@ class Search {
       }
     };
     if (best.time.shards > best.time.compute) {
+      const int nodes =
+          search_.machine.devices / search_.machine.ranks_of_node();
+      if (layout.pipeline == 1 && nodes > 1 &&
+          given_.parallel.sizes.expert == 1 &&
+          given_.engine.sharding.shard_ranks == 0 &&
+          batches_of(layout) % nodes == 0) {
+        Layout other = layout;
+        other.replicas = nodes; // sharded within a node
+        try_one(other);
+      }
       for (const int zero_stage : {2, 1}) {
         Layout other = layout;
         other.zero_stage = zero_stage;
@@ -850,7 +869,7 @@ class Search {
       return Unlimited{
           static_cast<double>(spare_activations(run)), run.time.compute};
     };
-    if (!plans_fewer_layers_) {
+    if (!plans_fewer_layers_ || layout.pipeline > 1) {
       return planned_with(parts, std::nullopt);
     }
     const auto at_end = [&](bool recomputes) -> std::optional<Unlimited> {
@@ -1195,8 +1214,8 @@ class Search {
       int64_t accumulate) const {
     const Machine& machine = search_.machine;
     std::vector<std::string> overrides{
-        formatted("parallel.shard={}", batches_of(layout)),
-        "parallel.data=1",
+        formatted("parallel.shard={}", batches_of(layout) / layout.replicas),
+        formatted("parallel.data={}", layout.replicas),
         formatted("parallel.context={}", context()),
         formatted("parallel.expert={}", expert_of(layout)),
         formatted("parallel.tensor={}", layout.tensor),
@@ -1367,6 +1386,7 @@ class Search {
     const auto tokens =
         static_cast<double>(config.tokens * run.accumulate * batches);
     run.tokens_per_s = tokens / run.time.total();
+    run.counts_tokens = config.tokens != config.batch_size;
     check_memory(run);
   }
 

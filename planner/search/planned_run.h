@@ -33,7 +33,8 @@ struct PlannedRun {
   int64_t nvme_bytes = 0; ///< of a rank
   StepTime time;
   EstimatedRun estimated; ///< what `time` was estimated for
-  double tokens_per_s = 0; ///< of the job
+  double tokens_per_s = 0; ///< of the job; or examples
+  bool counts_tokens = true;
   double flops = 0; ///< of a step, on a rank of the first stage
   /// It was not planned: its memory and time, which are bounds, come from plans
   /// of other runs, and are too long already.

@@ -112,6 +112,28 @@ struct CollectiveTimes {
   double layers = 0;
 };
 
+/// Bytes/s out of a rank. Of ranks on several nodes those of a node send side
+/// by side, each by its own link to other nodes.
+double link_rate(const CollectiveWork& work, const Machine& machine) {
+  const auto node_of = [&machine](int rank) {
+    return rank / machine.devices_per_node;
+  };
+  auto beside = static_cast<double>(
+      std::count_if(work.members.begin(), work.members.end(), [&](int rank) {
+        return node_of(rank) == node_of(work.members.front());
+      }));
+  if (work.members.empty()) {
+    beside = std::min(work.ranks, machine.devices_per_node);
+  }
+  if (beside == work.ranks) {
+    return machine.rates.in_node;
+  }
+  if (work.kind == "send" || work.kind == "broadcast") { // one after another
+    return machine.rates.between_nodes;
+  }
+  return std::min(machine.rates.in_node, machine.rates.between_nodes * beside);
+}
+
 CollectiveTimes collective_seconds(
     const StepMemoryPlan& plan,
     const Machine& machine) {
@@ -120,14 +142,8 @@ CollectiveTimes collective_seconds(
     if (work.ranks < 2) {
       continue;
     }
-    // Ranks that divide layers are neighbors; shards are over all the others.
     const bool is_of_shards = work.communicator.starts_with("engine ");
-    const bool in_node = is_of_shards
-                             ? machine.devices <= machine.devices_per_node
-                             : work.ranks <= machine.devices_per_node;
-    const double seconds =
-        sent_bytes(work) /
-        (in_node ? machine.rates.in_node : machine.rates.between_nodes);
+    const double seconds = sent_bytes(work) / link_rate(work, machine);
     (is_of_shards ? times.shards : times.layers) += seconds;
   }
   return times;

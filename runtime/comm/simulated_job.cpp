@@ -215,7 +215,7 @@ class SimulatedBackend : public c10d::Backend {
         rank_in_job_,
         communicator_,
         kind,
-        getSize(),
+        ranks_,
         static_cast<double>(full.nbytes()));
   }
 
@@ -266,13 +266,14 @@ void SimulatedJob::add_work(
     int rank,
     const std::string& communicator,
     const char* kind,
-    int ranks,
+    const std::vector<int>& members,
     double bytes) {
   const std::lock_guard lock(mutex_);
-  CollectiveWork& work = work_[{rank, communicator, kind, ranks}];
+  CollectiveWork& work = work_[{rank, communicator, kind, members}];
   work.communicator = communicator;
   work.kind = kind;
-  work.ranks = ranks;
+  work.ranks = static_cast<int>(members.size());
+  work.members = members;
   ++work.calls;
   work.bytes += bytes;
 }

@@ -76,7 +76,7 @@ class SimulatedJob {
       int rank,
       const std::string& communicator,
       const char* kind,
-      int ranks,
+      const std::vector<int>& members,
       double bytes);
   /// What `rank` has called since the start, or since it was last forgotten.
   std::vector<CollectiveWork> work(int rank) const;
@@ -96,7 +96,7 @@ class SimulatedJob {
   void end(const std::string& reason);
 
  private:
-  using Key = std::tuple<int, std::string, std::string, int>;
+  using Key = std::tuple<int, std::string, std::string, std::vector<int>>;
 
   std::vector<int> present_; ///< ascending
   std::map<int, int> stand_ins_;

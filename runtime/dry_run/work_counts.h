@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace tessera {
 
@@ -54,6 +55,7 @@ struct CollectiveWork {
   int64_t calls = 0;
   /// Of the whole tensor: the output of an all-gather, the input of others.
   double bytes = 0;
+  std::vector<int> members; ///< ranks in the job; empty: neighbors
 };
 
 } // namespace tessera

@@ -111,8 +111,9 @@ TEST(StepTimeEstimate, AddsOperatorsAndCollectives) {
   plan.operators = {
       {.module = "a", .name = "aten::mm", .flops = 400, .bytes = 10},
       {.module = "a", .name = "aten::add", .flops = 0, .bytes = 30}};
-  plan.collectives = {// 7/8 of the bytes leave a rank, between nodes
-                      {"engine shards", "all_gather", 8, 3, 16},
+  plan.collectives = {// 7/8 of the bytes leave a rank, between nodes, of which
+                      // each has four links
+                      {"engine shards", "all_gather", 8, 3, 64},
                       // within a node, both ways
                       {"mesh tensor", "all_reduce", 4, 1, 8},
                       {"mesh alone", "all_reduce", 1, 1, 1000}};
@@ -589,6 +590,85 @@ TEST_F(Plan, ReplacesNoConfigurationThatItReads) {
 }
 
 /// A device with little memory and slow links, but a large host.
+TEST(StepTimeEstimate, KnowsWhichRanksShareANode) {
+  const auto shards_of = [](int ranks, const std::vector<int>& members) {
+    StepMemoryPlan plan;
+    plan.collectives = {{"engine shards", "all_reduce", ranks, 1, 8, members}};
+    return estimate_step({plan}, {}, machine()).shards;
+  };
+  // Twice what others have, over links of 4 in a node of four, of 1 elsewhere.
+  EXPECT_DOUBLE_EQ(shards_of(2, {4, 5}), 8.0 / 4);
+  EXPECT_DOUBLE_EQ(shards_of(2, {1, 5}), 8.0 / 1);
+  EXPECT_DOUBLE_EQ(shards_of(4, {0, 2, 4, 6}), 12.0 / 2);
+  EXPECT_DOUBLE_EQ(shards_of(8, {0, 1, 2, 3, 4, 5, 6, 7}), 2 * 8 * 7.0 / 8 / 4);
+}
+
+TEST_F(Plan, ShardsWithinNodesWhereThatIsFaster) {
+  PlanSearch one = search(int64_t{1} << 40);
+  one.machine.device = c10::kCUDA;
+  one.machine.devices = 4;
+  one.machine.devices_per_node = 2;
+  one.machine.rates.in_node = 1e12;
+  one.machine.rates.between_nodes = 1e-3;
+  const auto answer = search_plans(one);
+  const auto found = std::find_if(
+      answer.runs.begin(), answer.runs.end(), [](const PlannedRun& run) {
+        return run.layout == "shard 2, data 2" && run.residency == "zero 3";
+      });
+  ASSERT_NE(found, answer.runs.end());
+  ASSERT_TRUE(found->problem.empty()) << found->problem;
+  const auto sharded = std::find_if(
+      answer.runs.begin(), answer.runs.end(), [](const PlannedRun& run) {
+        return run.layout == "shard 4" && run.residency == "zero 3" &&
+               !run.is_bound;
+      });
+  ASSERT_NE(sharded, answer.runs.end());
+  EXPECT_LT(found->time.shards, 0.6 * sharded->time.shards);
+  EXPECT_GT(found->device_bytes, sharded->device_bytes);
+}
+
+// Layouts that divide the model are tried with a budget as well.
+TEST_F(Plan, TriesBudgetsInAllLayouts) {
+  PlanSearch one = search(0);
+  write_model(12);
+  one.machine.device = c10::kCUDA;
+  one.overrides = {"training.batch_size=1", "training.accumulate=4"};
+  one.machine.device_bytes = int64_t{5} << 19;
+  one.machine.host_bytes = int64_t{1} << 30;
+  std::set<std::string> layouts;
+  for (const PlannedRun& run : search_plans(one).runs) {
+    if (run.residency == "budget") {
+      layouts.insert(run.layout);
+    }
+  }
+  EXPECT_EQ(
+      layouts,
+      (std::set<std::string>{
+          "shard 2", "shard 1, tensor 2", "shard 1, pipeline 2"}));
+}
+
+TEST_F(Plan, PrintsTheLauncherOfSeveralDevices) {
+  const auto output_with = [&](const Names& more) {
+    Names words{
+        "plan",
+        (folder_ / "train.json").string(),
+        "--device=cpu",
+        "--device-memory=1GiB"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_tessera(1, words).output;
+  };
+  const auto begins = [](const std::string& output, const std::string& line) {
+    EXPECT_NE(output.find("run: " + line), std::string::npos) << output;
+  };
+  begins(output_with({"--devices=1"}), "tessera train ");
+  begins(
+      output_with({"--devices=2"}),
+      "tessera launch --nproc 2 -- tessera train ");
+  begins(
+      output_with({"--devices=4", "--devices-per-node=2"}),
+      "tessera launch --nproc 2 --nodes 2 -- tessera train ");
+}
+
 TEST_F(Plan, TriesOtherUsesOfMemory) {
   PlanSearch one = search(int64_t{1} << 40);
   one.machine.device = c10::kCUDA;
