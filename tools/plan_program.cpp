@@ -402,10 +402,12 @@ std::string command_of(
   if (machine.devices > 1) {
     const int nodes = (machine.devices + machine.devices_per_node - 1) /
                       machine.devices_per_node;
+    const std::string places =
+        nodes > 1
+            ? formatted("--nnodes {} --node-rank N --master-addr HOST ", nodes)
+            : "";
     words.push_back(formatted(
-        "tessera launch --nproc {}{} --",
-        machine.devices / nodes,
-        nodes > 1 ? formatted(" --nodes {}", nodes) : ""));
+        "tessera launch {}--nproc {} --", places, machine.devices / nodes));
   }
   words.insert(words.end(), {"tessera train", arguments.config});
   words.insert(

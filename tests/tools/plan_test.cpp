@@ -666,7 +666,7 @@ TEST_F(Plan, PrintsTheLauncherOfSeveralDevices) {
       "tessera launch --nproc 2 -- tessera train ");
   begins(
       output_with({"--devices=4", "--devices-per-node=2"}),
-      "tessera launch --nproc 2 --nodes 2 -- tessera train ");
+      "tessera launch --nnodes 2 --node-rank N --master-addr HOST --nproc 2 -- tessera train ");
 }
 
 TEST_F(Plan, TriesOtherUsesOfMemory) {
