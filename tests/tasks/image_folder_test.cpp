@@ -214,6 +214,8 @@ TEST_F(ImageFolders, ViewsFollowFromSeedEpochAndExampleAlone) {
 }
 
 TEST_F(ImageFolders, ViewsWithoutRandomnessRefuseWhatIsRandom) {
+  zoo::write_tinted_images(train(), 2, 0);
+  const zoo::ClassHead head = class_head();
   const auto refused = [&](ImageViewOptions views, const char* key) {
     views.recipe = ViewRecipe::kNone;
     expect_error(
