@@ -417,6 +417,9 @@ void write_result(const TrainingConfig& config, const TrainingResult& result) {
     values["seconds"] = summary.seconds;
     values["tokens_per_s"] = summary.tokens_per_s;
     values["last_loss"] = summary.last_loss;
+    if (summary.skipped_steps > 0) {
+      values["skipped_steps"] = summary.skipped_steps;
+    }
   }
   if (result.score) {
     values.update(result.score->values);

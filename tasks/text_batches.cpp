@@ -127,9 +127,42 @@ zoo::ModelInput padded_input(
   return batch;
 }
 
+namespace {
+
+/// The names of files without suffix, and as much more as tells them apart:
+/// "dev", "matched/dev", "matched/dev.csv".
+std::vector<std::string> short_names(
+    const std::vector<std::filesystem::path>& files) {
+  std::vector<std::string> names;
+  for (const std::filesystem::path& file : files) {
+    const auto is_alone = [&](const auto& name_of) {
+      return std::count_if(files.begin(), files.end(), [&](const auto& other) {
+               return name_of(other) == name_of(file);
+             }) == 1;
+    };
+    const auto stem = [](const std::filesystem::path& each) {
+      return each.stem().string();
+    };
+    const auto name = [](const std::filesystem::path& each) {
+      return each.filename().string();
+    };
+    const auto in_folder = [&stem](const std::filesystem::path& each) {
+      return (each.parent_path().filename() / stem(each)).string();
+    };
+    names.push_back(
+        is_alone(stem)        ? stem(file)
+        : is_alone(name)      ? name(file)
+        : is_alone(in_folder) ? in_folder(file)
+                              : file.string());
+  }
+  return names;
+}
+
+} // namespace
+
 TextBatches::TextBatches(
     std::vector<LabelledEncoding> examples,
-    std::vector<std::filesystem::path> files,
+    const std::vector<std::filesystem::path>& files,
     zoo::HeadLabels labels,
     size_t classes,
     std::vector<TextMetric> metrics,
@@ -139,7 +172,7 @@ TextBatches::TextBatches(
           {.outputs_per_example = labels == zoo::HeadLabels::kNumbers
                                       ? 1
                                       : static_cast<int64_t>(classes)}),
-      files_(std::move(files)),
+      files_(short_names(files)),
       labels_(labels),
       classes_(classes),
       metrics_(std::move(metrics)),
@@ -264,7 +297,7 @@ TaskScore TextBatches::report(const zoo::Score& score) const {
     }
   }
   for (size_t file = 0; files_.size() > 1 && file < files_.size(); ++file) {
-    const std::string name = files_[file].stem().string();
+    const std::string& name = files_[file];
     result.text += formatted(
         "; {}: {}", name, add(predictions(score.outputs, file), name));
   }

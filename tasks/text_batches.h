@@ -68,7 +68,7 @@ class TextBatches : public RowBatches<LabelledEncoding> {
   /// @param metrics of text_metrics_for(), the most important one first.
   TextBatches(
       std::vector<LabelledEncoding> examples,
-      std::vector<std::filesystem::path> files,
+      const std::vector<std::filesystem::path>& files,
       zoo::HeadLabels labels,
       size_t classes,
       std::vector<TextMetric> metrics,
@@ -84,7 +84,7 @@ class TextBatches : public RowBatches<LabelledEncoding> {
       const at::Tensor& outputs,
       std::optional<size_t> file) const;
 
-  std::vector<std::filesystem::path> files_;
+  std::vector<std::string> files_; ///< their names in reports
   zoo::HeadLabels labels_;
   size_t classes_;
   std::vector<TextMetric> metrics_;

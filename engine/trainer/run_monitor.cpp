@@ -246,8 +246,9 @@ std::optional<TaskScore> RunMonitor::score(
 
 void RunMonitor::log_skipped(int64_t step) {
   // Of steps without loss scaling the engine tells.
-  if (log_ && engine_.loss_scale() != 1) {
-    if (const auto line = skipped_.add(step, engine_.loss_scale())) {
+  if (engine_.loss_scale() != 1) {
+    const auto line = skipped_.add(step, engine_.loss_scale());
+    if (log_ && line) {
       log_->log_text(*line, LogLevel::kWarning);
     }
   }
@@ -266,7 +267,12 @@ void RunMonitor::skip_time() {
 }
 
 void RunMonitor::finish(int64_t steps, TrainingSummary& summary) {
+  summary.skipped_steps = skipped_.count();
   if (log_) {
+    if (const auto line =
+            skipped_.summary(steps - done_steps_, engine_.loss_scale())) {
+      log_->log_text(*line, LogLevel::kWarning);
+    }
     log_->finish();
   }
   summary.steps = steps;

@@ -25,6 +25,7 @@ SkippedSteps::SkippedSteps(std::function<double()> now_s)
 
 std::optional<std::string> SkippedSteps::add(int64_t step, double loss_scale) {
   const double now_s = now_s_();
+  ++count_;
   if (logged_s_ && now_s - *logged_s_ < kIntervalS) {
     ++unlogged_;
     return std::nullopt;
@@ -36,6 +37,20 @@ std::optional<std::string> SkippedSteps::add(int64_t step, double loss_scale) {
       step,
       loss_scale,
       unlogged == 0 ? "" : " (and " + std::to_string(unlogged) + " before it)");
+}
+
+std::optional<std::string> SkippedSteps::summary(
+    int64_t steps,
+    double loss_scale) const {
+  return count_ < 2
+             ? std::nullopt
+             : std::optional(formatted(
+                   "{} of {} steps were skipped, because gradients overflowed: {}; loss scale now {}",
+                   count_,
+                   steps,
+                   count_ == steps ? "the weights are as they were"
+                                   : "they changed no weight",
+                   loss_scale));
 }
 
 } // namespace tessera::engine

@@ -164,6 +164,7 @@ struct TrainingSummary {
   /// TrainerOptions::save_last is false or it could not be written.
   std::filesystem::path checkpoint;
   int64_t new_steps = 0; ///< since the run was started or resumed
+  int64_t skipped_steps = 0; ///< of them, whose scaled gradients overflowed
   double last_loss = 0; ///< mean over all ranks
   double seconds = 0;
   double tokens_per_s = 0; ///< over all ranks, of new_steps

@@ -394,6 +394,27 @@ TEST_F(TextClassification, ScoresAreTheSameOverRanks) {
   }
 }
 
+TEST_F(TextClassification, HeldOutFilesOfOneNameHaveScoresOfTheirOwn) {
+  write_pairs({"yes", "no"}, 12);
+  fs::create_directory(folder_ / "near");
+  fs::create_directory(folder_ / "far");
+  const auto near = write_pairs({"yes", "no"}, 6, "near/dev.csv");
+  const auto far = write_pairs({"no", "yes", "no"}, 5, "far/dev.csv");
+  on_ranks(1, [&] {
+    write_model(model_, kFamilies[1]);
+    const json files{near.string(), far.string()};
+    const auto result = run_training(config({"data.heldout=" + files.dump()}));
+    ASSERT_TRUE(result.score.has_value());
+    const auto& values = result.score->values;
+    EXPECT_NEAR(
+        values.at("heldout_accuracy").get<double>(),
+        (6 * values.at("heldout_accuracy_near/dev").get<double>() +
+         5 * values.at("heldout_accuracy_far/dev").get<double>()) /
+            11,
+        1e-12);
+  });
+}
+
 TEST_F(TextClassification, PublishedDataNeedsAFolderAndItsName) {
   const fs::path mnli = folder_ / "MNLI";
   fs::create_directory(mnli);

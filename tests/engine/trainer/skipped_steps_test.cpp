@@ -47,6 +47,18 @@ TEST(SkippedSteps, ToldNowAndThen) {
       skipped.add(4, 4096),
       "step 4 skipped: gradients overflowed, loss scale now 4096 (and 2 "
       "before it)");
+  EXPECT_EQ(skipped.count(), 4);
+  EXPECT_EQ(
+      skipped.summary(9, 4096),
+      "4 of 9 steps were skipped, because gradients overflowed: they changed no "
+      "weight; loss scale now 4096");
+}
+
+TEST(SkippedSteps, OneIsToldOnce) {
+  SkippedSteps skipped([] { return 0.0; });
+  EXPECT_EQ(skipped.summary(9, 4096), std::nullopt);
+  skipped.add(1, 4096);
+  EXPECT_EQ(skipped.summary(9, 4096), std::nullopt);
 }
 
 TEST(SkippedSteps, AreToldByTheTrainerOnce) {
@@ -79,7 +91,14 @@ TEST(SkippedSteps, AreToldByTheTrainerOnce) {
           "step 1 skipped: gradients overflowed, loss scale now 549755813888"),
       1)
       << results[0].output;
-  EXPECT_EQ(count(results[0].output, "skipped"), 1) << results[0].output;
+  EXPECT_EQ(
+      count(
+          results[0].output,
+          "6 of 6 steps were skipped, because gradients overflowed: the weights "
+          "are as they were"),
+      1)
+      << results[0].output;
+  EXPECT_EQ(count(results[0].output, "skipped"), 2) << results[0].output;
   EXPECT_EQ(count(results[1].output, "skipped"), 0) << results[1].output;
   EXPECT_EQ(
       count(
