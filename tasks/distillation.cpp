@@ -22,6 +22,9 @@ at::Tensor labeled(const zoo::Head& head, const at::Tensor& labels) {
       return zoo::next_token_targets(labels).ne(-100);
     case zoo::HeadLabels::kTokens:
       return labels.ne(-100);
+    case zoo::HeadLabels::kClass:
+      return labels.is_floating_point() ? at::Tensor()
+                                        : labels.flatten().ne(-100);
     default:
       return {};
   }

@@ -115,6 +115,11 @@ zoo::ModelInput ExampleBatches::make(
   return input;
 }
 
+bool ExampleBatches::has_equal_labels() const {
+  return head_.has_equal_counts(
+      zoo::ColumnChecks(files_, options_, /*architecture=*/""));
+}
+
 TaskScore ExampleBatches::report(const zoo::Score& score) const {
   TaskScore report;
   const auto& [name, items] = score.metric;

@@ -38,6 +38,8 @@ class ExampleBatches : public zoo::DataSet {
       const std::vector<size_t>& examples,
       int64_t epoch,
       bool loss_only) const override;
+  /// Reads the labels of classes.
+  bool has_equal_labels() const override;
   bool measures_metric() const override {
     return measures_metric_;
   }

@@ -36,6 +36,9 @@ class ImageBatches : public zoo::DataSet {
       const std::vector<size_t>& examples,
       int64_t epoch,
       bool loss_only) const override;
+  bool has_equal_labels() const override {
+    return true;
+  }
   bool measures_metric() const override {
     return has_classes_;
   }

@@ -123,24 +123,6 @@ std::optional<std::vector<std::vector<int64_t>>> generated_tokens(
   return texts;
 }
 
-/// Whether the labels are those of tokens.
-bool predicts_tokens(const zoo::Head& head) {
-  return head.labels() == zoo::HeadLabels::kNextTokens ||
-         head.labels() == zoo::HeadLabels::kTokens;
-}
-
-/// The labels of a batch that count, of a head that predicts tokens.
-double count_labels(const zoo::Head& head, const zoo::ModelInput& batch) {
-  if (!batch.labels.defined()) {
-    return 0;
-  }
-  // Nothing predicts the first token.
-  const at::Tensor labels = head.labels() == zoo::HeadLabels::kNextTokens
-                                ? batch.labels.slice(1, 1)
-                                : batch.labels;
-  return labels.ne(-100).sum().item<double>();
-}
-
 /// With enough batches made ahead for a whole step.
 DataLoaderOptions with_full_steps(
     DataLoaderOptions loading,
@@ -162,12 +144,11 @@ std::vector<at::Tensor> tensors_of(const zoo::ModelInput& batch) {
 
 bool weighs_micro_batches(
     LossMean loss_mean,
-    const zoo::Head& head,
     bool has_equal_labels,
     bool is_mean_over_labels,
     int64_t micro_batches) {
-  return loss_mean == LossMean::kLabels && predicts_tokens(head) &&
-         !has_equal_labels && is_mean_over_labels && micro_batches > 1;
+  return loss_mean == LossMean::kLabels && !has_equal_labels &&
+         is_mean_over_labels && micro_batches > 1;
 }
 
 KeptBatches kept_batches(
@@ -209,14 +190,13 @@ ModelTask::ModelTask(
       max_length_(max_length),
       weighs_(weighs_micro_batches(
           loss_mean,
-          *task.head,
           task.train->has_equal_labels(),
           task.loss == nullptr || task.loss->is_mean_over_labels(),
           accumulate * parallel.batches().count)),
       loads_steps_(
           weighs_ || (task.loss != nullptr && task.loss->begins_steps())),
       labels_(static_cast<size_t>(accumulate)),
-      weights_(static_cast<size_t>(accumulate), 1.0),
+      weights_(static_cast<size_t>(accumulate), {1, 1}),
       forward_chunk_(zoo::pipeline_forward(
           *task.model,
           [this](int number) -> const zoo::ModelInput& {
@@ -256,8 +236,8 @@ void ModelTask::load_ahead(int64_t index, int number) {
   if (weighs_) { // on the CPU, which waits for no device
     const auto counted =
         task_.loss == nullptr ? std::nullopt : task_.loss->count_labels(batch);
-    labels_[at] = counted ? static_cast<double>(*counted)
-                          : count_labels(*task_.head, batch);
+    labels_[at] = counted ? zoo::LossCounts{static_cast<double>(*counted)}
+                          : task_.head->loss_counts(batch);
   }
   batches_[at] = on_device(batch, engine_.device());
   if (same_batch_ != nullptr && index % kBatchesBetweenChecks == 0) {
@@ -266,29 +246,38 @@ void ModelTask::load_ahead(int64_t index, int number) {
 }
 
 void ModelTask::weigh_micro_batches() {
+  zoo::LossCounts own;
+  for (const zoo::LossCounts& labels : labels_) {
+    own.first += labels.first;
+    own.second += labels.second;
+  }
   // Ranks that see the same batch all count it.
   const at::Tensor sums = at::tensor(
-      {std::accumulate(labels_.begin(), labels_.end(), 0.0),
-       static_cast<double>(labels_.size())},
+      {own.first, own.second, static_cast<double>(labels_.size())},
       at::kDouble);
   engine_.sum_over_ranks(sums);
   const auto* all = sums.const_data_ptr<double>();
+  const auto weight = [&](double labels, double sum) {
+    return sum > 0 ? labels / (sum / all[2]) : 1.0;
+  };
   for (size_t i = 0; i < labels_.size(); ++i) {
-    weights_[i] = all[0] > 0 ? labels_[i] / (all[0] / all[1]) : 1.0;
+    weights_[i] = {
+        weight(labels_[i].first, all[0]), weight(labels_[i].second, all[1])};
   }
 }
 
 at::Tensor ModelTask::weighted(const zoo::ModelOutput& output, int number)
     const {
-  const double weight = weights_[static_cast<size_t>(number)];
-  if (weight == 1 || !output.loss.defined()) {
+  const zoo::LossCounts weight = weights_[static_cast<size_t>(number)];
+  const auto second = output.others.find(zoo::kSecondLoss);
+  const bool is_sum = second != output.others.end();
+  if (!output.loss.defined() ||
+      (weight.first == 1 && (!is_sum || weight.second == 1))) {
     return output.loss;
   }
-  // Rows are as many in every micro-batch.
-  const auto of_rows = output.others.find(zoo::kRowLoss);
-  return of_rows == output.others.end()
-             ? output.loss * weight
-             : (output.loss - of_rows->second) * weight + of_rows->second;
+  return is_sum ? (output.loss - second->second) * weight.first +
+                      second->second * weight.second
+                : output.loss * weight.first;
 }
 
 int64_t ModelTask::load_micro_batch(int64_t index, int number) {

@@ -20,11 +20,11 @@ namespace tessera::tasks {
 /// Whether the micro-batches of a step are weighed by their labels
 /// (LossMean::kLabels), for which all of them are loaded before the first
 /// forward.
+/// @param has_equal_labels of the data; see DataSet::has_equal_labels().
 /// @param is_mean_over_labels of the loss; true of the model's own.
 /// @param micro_batches of a step, on all ranks.
 bool weighs_micro_batches(
     LossMean loss_mean,
-    const zoo::Head& head,
     bool has_equal_labels,
     bool is_mean_over_labels,
     int64_t micro_batches);
@@ -126,10 +126,10 @@ class ModelTask : public PipelineTask {
   std::vector<zoo::ModelInput> batches_; ///< of a step, by micro-batch number
   bool weighs_; ///< micro-batches of a step have weights
   bool loads_steps_; ///< all batches of a step before its first forward
-  /// With `weighs_`, by micro-batch number: its labels, and their ratio to the
-  /// mean over all micro-batches of all ranks.
-  std::vector<double> labels_;
-  std::vector<double> weights_;
+  /// With `weighs_`, by micro-batch number: its labels, and their ratios to the
+  /// means over all micro-batches of all ranks.
+  std::vector<zoo::LossCounts> labels_;
+  std::vector<zoo::LossCounts> weights_;
   PipelineForward forward_chunk_;
   DataLoader<zoo::ModelInput> loader_;
 };

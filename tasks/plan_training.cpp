@@ -361,7 +361,6 @@ class ConfiguredTraining {
     const int64_t accumulate = config_.trainer.accumulate;
     const bool weighs = weighs_micro_batches(
         config_.loss_mean,
-        *head_of(model),
         has_equal_labels(config_, model),
         /*is_mean_over_labels=*/true,
         accumulate * world_size /

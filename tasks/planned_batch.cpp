@@ -425,12 +425,27 @@ bool has_equal_labels(const TrainingConfig& config, zoo::Model& model) {
   if (const auto* pairs = config.get_if<PreferenceTaskOptions>()) {
     return !pairs->is_packed();
   }
-  const auto* texts = config.get_if<LanguageModelOptions>();
-  return texts != nullptr &&
-         zoo::objective_of(
-             texts->tokens.objective, *head_of(model), model.architecture()) ==
-             zoo::ObjectiveKind::kNextToken &&
-         !texts->tokens.separate_documents;
+  const auto head = head_of(model);
+  if (const auto* texts = config.get_if<LanguageModelOptions>()) {
+    return zoo::objective_of(
+               texts->tokens.objective, *head, model.architecture()) ==
+               zoo::ObjectiveKind::kNextToken &&
+           !texts->tokens.separate_documents;
+  }
+  const auto* examples = config.get_if<ExampleTaskOptions>();
+  if (examples != nullptr &&
+      std::filesystem::exists(config.data.train_path())) {
+    return ExampleBatches(
+               zoo::ExampleFiles(config.data.train_path()),
+               *head,
+               model.architecture(),
+               examples->examples,
+               /*measures_metric=*/false,
+               at::kCPU)
+        .has_equal_labels();
+  }
+  return head->labels() != zoo::HeadLabels::kTokens &&
+         head->labels() != zoo::HeadLabels::kNextTokens;
 }
 
 int64_t bytes_of(const zoo::ModelInput& batch) {

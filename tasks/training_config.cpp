@@ -197,7 +197,7 @@ void visit_fields(runtime::OptionFields& fields, TrainingConfig& config) {
         config.loss_mean,
         {{"labels", LossMean::kLabels},
          {"micro_batches", LossMean::kMicroBatches}},
-        "where labels are those of tokens, and of packed pairs of answers: the loss of a step is the mean over all `labels` of its global batch, whatever the number of ranks and micro-batches; or over `micro_batches`, each the mean over its own labels");
+        "where examples have different numbers of labels, as of tokens or packed pairs of answers, or rows have none: the loss of a step is the mean over all `labels` of its global batch, whatever the number of ranks and micro-batches; or over `micro_batches`, each the mean over its own labels");
     fields.field(
         "new_data",
         config.new_data,

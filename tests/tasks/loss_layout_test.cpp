@@ -10,7 +10,9 @@
 #include "zoo/support.h"
 
 #include <gtest/gtest.h>
+
 #include <torch/torch.h>
+#include <fstream>
 
 namespace tessera::tasks::loss_layout_test {
 
@@ -45,9 +47,10 @@ class LossLayout : public ::testing::Test {
   std::shared_ptr<zoo::Model> write_model(const std::string& name) const {
     json values = read_json(fixture("models") / name / "config.json");
     values["initializer_range"] = 0.6;
-    for (const char* key :
-         {"hidden_dropout_prob", "attention_probs_dropout_prob"}) {
-      values[key] = 0.0;
+    for (auto& [key, value] : values.items()) {
+      if (key.find("drop") != std::string::npos && value.is_number()) {
+        value = 0.0;
+      }
     }
     torch::manual_seed(3);
     auto model = zoo::from_config(values);
@@ -90,8 +93,66 @@ class LossLayout : public ::testing::Test {
     }
   }
 
+  struct Found {
+    double loss;
+    double grad_norm;
+    double heldout;
+  };
+
+  Found found_in(const Layout& layout) const {
+    tests::on_ranks(layout.ranks, [&] { run_training(config(layout)); });
+    std::ifstream metrics(folder_ / "run" / "metrics.jsonl");
+    std::string line;
+    std::getline(metrics, line);
+    const json step = json::parse(line);
+    return {
+        step.at("loss").get<double>(),
+        step.at("grad_norm").get<double>(),
+        read_json(folder_ / "run" / "result.json")
+            .at("heldout_loss")
+            .get<double>()};
+  }
+
+  /// Training and held-out losses and gradients are those of one batch.
+  void expect_same_in(
+      const std::string& model,
+      const tests::ExampleTensors& examples,
+      const std::vector<Layout>& layouts = {{1, 1, 6}, {2, 1, 3}}) const {
+    SCOPED_TRACE(model);
+    tests::write_examples(file(), examples);
+    tests::on_ranks(1, [&] { write_model(model); });
+    const Found alone = found_in({1, kRows, 1});
+    EXPECT_GT(alone.loss, 0.01);
+    EXPECT_GT(alone.grad_norm, 0.01);
+    EXPECT_NEAR(alone.heldout, alone.loss, 1e-4 * alone.loss);
+    for (const Layout& layout : layouts) {
+      SCOPED_TRACE(
+          std::to_string(layout.ranks) + " ranks, " +
+          std::to_string(layout.accumulate) + " micro-batches");
+      const Found found = found_in(layout);
+      // Float32 sums in other orders.
+      EXPECT_NEAR(found.loss, alone.loss, 1e-4 * alone.loss);
+      EXPECT_NEAR(found.grad_norm, alone.grad_norm, 1e-4 * alone.grad_norm);
+      EXPECT_NEAR(found.heldout, alone.heldout, 1e-4 * alone.heldout);
+    }
+  }
+
   const TemporaryFolder folder_;
 };
+
+/// Labels of 1 to 5 tokens of each row.
+tests::ExampleTensor token_labels(int64_t length, int64_t classes) {
+  return {
+      runtime::SafetensorsDtype::kI32,
+      {kRows, length},
+      [=](int64_t row, int64_t place) {
+        return place > 0 && place <= 1 + row * 5 % 6
+                   ? static_cast<double>(
+                         static_cast<int64_t>(tests::token_of(row, place)) %
+                         classes)
+                   : -100.0;
+      }};
+}
 
 } // namespace
 
@@ -172,6 +233,59 @@ TEST_F(LossLayout, OfPreTrainingIsTheSumOfMeansOverAll) {
             .dump());
   });
   expect_loss_in_all_layouts(read_json(folder_ / "expected.json"));
+}
+
+// Masked tokens, completions, pieces of words that have no class, and second
+// texts: rows have different numbers of labels.
+TEST_F(LossLayout, OfTokensIsTheMeanOverThoseWithLabels) {
+  auto examples = tests::padded_texts(kRows);
+  for (const char* model : {"bert", "gpt2", "t5"}) {
+    examples.insert_or_assign("labels", token_labels(12, 16));
+    expect_same_in(model, examples);
+  }
+  examples.insert_or_assign("labels", token_labels(12, 2));
+  expect_same_in("bert_tokens", examples);
+}
+
+// Some rows have no label of their pair, and micro-batches of such rows none.
+TEST_F(LossLayout, OfPreTrainingLeavesOutPairsWithoutLabel) {
+  auto examples = tests::padded_texts(kRows);
+  examples["labels"] = token_labels(12, 16);
+  examples["next_sentence_label"] = tests::of_rows(
+      kRows, [](int64_t row) { return row % 2 == 0 ? -100 : row % 4 / 3; });
+  expect_same_in("bert_pretraining", examples);
+  // No pair has one: the loss is that of tokens.
+  examples["next_sentence_label"] =
+      tests::of_rows(kRows, [](int64_t) { return -100; });
+  expect_same_in("bert_pretraining", examples);
+}
+
+TEST_F(LossLayout, OfAnswersCountsStartsAndEndsByThemselves) {
+  auto examples = tests::padded_texts(kRows);
+  examples["start_positions"] = tests::of_rows(
+      kRows, [](int64_t row) { return row % 2 == 0 ? -100 : row % 3; });
+  examples["end_positions"] =
+      tests::of_rows(kRows, [](int64_t row) { return 6 + row % 6; });
+  for (const char* model : {"bert_questions", "t5_questions"}) {
+    expect_same_in(model, examples);
+  }
+}
+
+TEST_F(LossLayout, OfClassesLeavesOutRowsWithoutOne) {
+  auto examples = tests::padded_texts(kRows);
+  examples["labels"] = tests::of_rows(
+      kRows, [](int64_t row) { return row < 2 ? -100 : row % 2; });
+  expect_same_in("bert_classifier", examples, {{1, 3, 2}, {2, 3, 1}});
+}
+
+TEST_F(LossLayout, OfMaskedPatchesIsTheMeanOverAllOfThem) {
+  tests::ExampleTensors examples{
+      {"pixel_values", tests::images(kRows, 16, 16)}};
+  examples["bool_masked_pos"] = {
+      runtime::SafetensorsDtype::kU8,
+      {kRows, 16},
+      [](int64_t row, int64_t place) { return place <= 3 * row ? 1.0 : 0.0; }};
+  expect_same_in("vit_masked", examples);
 }
 
 } // namespace tessera::tasks::loss_layout_test

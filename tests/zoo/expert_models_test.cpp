@@ -169,7 +169,9 @@ TEST(ExpertModels, DropWhatIsBeyondTheCapacity) {
   const ModelInput input = labelled_input(kRows, kLength);
   const auto logits = [&](double factor) {
     const ChangedModel model("qwen3_moe", {{"expert_capacity_factor", factor}});
-    return from_pretrained(model.folder())->forward(input).logits;
+    const auto trained = from_pretrained(model.folder());
+    trained->train();
+    return trained->forward(input).logits;
   };
   const at::Tensor all =
       from_pretrained(dropless.folder())->forward(input).logits;
@@ -178,6 +180,21 @@ TEST(ExpertModels, DropWhatIsBeyondTheCapacity) {
   EXPECT_FALSE(some.allclose(all));
   EXPECT_TRUE(some.isfinite().all().item<bool>());
   EXPECT_TRUE(logits(0.5).equal(some));
+}
+
+// A text is scored and continued as it is alone, whatever is in its batch.
+TEST(ExpertModels, DropNothingInEvaluation) {
+  const ChangedModel changed("qwen3_moe", {{"expert_capacity_factor", 0.5}});
+  const auto model = from_pretrained(changed.folder());
+  model->eval();
+  const torch::NoGradGuard no_grad;
+  const ModelInput batch = labelled_input(kRows, kLength);
+  const at::Tensor together = model->forward(batch).logits;
+  for (int64_t row = 0; row < kRows; ++row) {
+    const ModelInput alone = batch.with_tensors(
+        [row](const at::Tensor& tensor) { return tensor.narrow(0, row, 1); });
+    expect_near(model->forward(alone).logits, together.narrow(0, row, 1));
+  }
 }
 
 // Layers that are recomputed keep nothing for the losses of routers.

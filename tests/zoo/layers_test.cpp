@@ -413,6 +413,19 @@ TEST(Losses, EqualTheirFormulas) {
       distillation_loss(logits, teacher, 2, counts).item<double>(),
       4 * (p * (p / q).log()).sum(-1).index({counts}).mean().item<double>(),
       1e-12);
+  // The mean over none is 0, and so are its gradients.
+  const torch::Tensor some = torch::randn({2, 3, 5}).requires_grad_();
+  const torch::Tensor none = torch::full({2, 3}, -100, torch::kLong);
+  for (const double smoothing : {0.0, 0.1}) {
+    const torch::Tensor loss =
+        cross_entropy(some, none, {.label_smoothing = smoothing});
+    EXPECT_EQ(loss.item<float>(), 0);
+    some.mutable_grad() = torch::Tensor();
+    loss.backward();
+    EXPECT_TRUE(some.grad().equal(torch::zeros_like(some)));
+  }
+  EXPECT_EQ(
+      distillation_loss(logits, teacher, 2, none.ge(0)).item<double>(), 0);
   expect_error(
       [&] { cross_entropy(logits, targets[0]); }, {"[2, 3, 5]", "[3]"});
   expect_error(

@@ -96,8 +96,8 @@ inline void expect_outputs(
         without_padding(found.at(name), padding),
         without_padding(tensor, padding));
   }
-  // The part of the loss that is a mean over rows is no output there.
-  EXPECT_EQ(found.size() - found.count(kRowLoss), expected.size());
+  // The second part of a loss is no output there.
+  EXPECT_EQ(found.size() - found.count(kSecondLoss), expected.size());
 }
 
 /// The loss whose gradients the fixtures have: the model's own, or, where there

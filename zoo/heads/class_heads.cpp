@@ -66,17 +66,35 @@ Metric ClassHead::metric() const {
                                        : Metric{};
 }
 
+LossCounts ClassHead::loss_counts(const ModelInput& batch) const {
+  return labels_ == HeadLabels::kClass && batch.labels.defined() &&
+                 !batch.labels.is_floating_point()
+             ? LossCounts{count_labels(batch.labels)}
+             : Head::loss_counts(batch);
+}
+
+bool ClassHead::has_equal_counts(const ColumnChecks& examples) const {
+  const ColumnChecks::Column* labels = examples.files().find("labels");
+  bool has_all = true;
+  if (labels_ == HeadLabels::kClass && labels != nullptr &&
+      !is_floating(labels->dtype)) {
+    examples.for_each_rows(*labels, [&](const at::Tensor& values) {
+      has_all = has_all && values.ne(-100).all().item<bool>();
+    });
+  }
+  return has_all;
+}
+
 void ClassHead::add_score(const ScoredBatch& batch, ScoreSums& sums) const {
-  double weight = batch.rows();
   if (labels_ == HeadLabels::kClass) {
     const at::Tensor& labels = batch.input.labels;
-    weight = sums.add_labels(
+    sums.add_labels(
         labels.is_floating_point() ? labels.argmax(-1) : labels,
         batch.logits());
   } else if (labels_ == HeadLabels::kNumbers && batch.has_metric) {
     sums.add_numbers(batch.input.labels, batch.output.logits);
   }
-  sums.add_loss(batch, weight);
+  sums.add_loss(batch, loss_counts(batch.input).first);
 }
 
 void ChoiceHead::check_labels(const ColumnChecks& examples) const {
@@ -91,12 +109,21 @@ void AnswerHead::check_labels(const ColumnChecks& examples) const {
 }
 
 bool AnswerHead::has_labels(const NamedTensors& batch) const {
-  const ModelInput input = ModelInput::from_named(batch);
-  const at::Tensor logits = torch::zeros(batch.at("input_ids").sizes());
-  const auto has_any = [&](const char* name) {
-    return answer_places(input, logits, batch.at(name)).count() > 0;
+  const LossCounts counts = loss_counts(ModelInput::from_named(batch));
+  return counts.first > 0 || counts.second > 0;
+}
+
+LossCounts AnswerHead::loss_counts(const ModelInput& batch) const {
+  // Encoder-decoders predict places of their second half.
+  const at::Tensor& ids = batch.decoder_input_ids.defined()
+                              ? batch.decoder_input_ids
+                              : batch.input_ids;
+  const at::Tensor logits =
+      torch::zeros(ids.sizes(), ids.options().dtype(at::kFloat));
+  const auto count = [&](const char* name) {
+    return answer_places(batch, logits, batch.others.at(name)).count();
   };
-  return has_any("start_positions") && has_any("end_positions");
+  return {count("start_positions"), count("end_positions")};
 }
 
 void AnswerHead::add_score(const ScoredBatch& batch, ScoreSums& sums) const {

@@ -20,6 +20,8 @@ class ClassHead : public StandardHead {
     return labels_ == HeadLabels::kNumbers ? 0 : classes_;
   }
   void complete(NamedTensors& batch) const override;
+  LossCounts loss_counts(const ModelInput& batch) const override;
+  bool has_equal_counts(const ColumnChecks& examples) const override;
   Metric metric() const override;
   void add_score(const ScoredBatch& batch, ScoreSums& sums) const override;
 
@@ -72,6 +74,10 @@ class AnswerHead : public StandardHead {
     return true;
   }
   bool has_labels(const NamedTensors& batch) const override;
+  LossCounts loss_counts(const ModelInput& batch) const override;
+  bool has_equal_counts(const ColumnChecks& /*examples*/) const override {
+    return false;
+  }
   Metric metric() const override {
     return {"exact match", "answers"};
   }

@@ -272,9 +272,10 @@ void add_answers(
   const auto from = input.others.find("start_positions");
   const auto to = input.others.find("end_positions");
   if (from != input.others.end() && to != input.others.end()) {
-    output.loss = (answer_places(input, start, from->second).loss() +
-                   answer_places(input, end, to->second).loss()) /
-                  2;
+    const at::Tensor of_ends = answer_places(input, end, to->second).loss() / 2;
+    output.others[kSecondLoss] = of_ends;
+    output.loss =
+        answer_places(input, start, from->second).loss() / 2 + of_ends;
   }
 }
 

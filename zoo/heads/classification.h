@@ -97,7 +97,7 @@ struct AnswerPlaces {
 
   /// The number of targets that count.
   double count() const;
-  /// Mean cross-entropy over the targets that count; NaN if there are none.
+  /// Mean cross-entropy over the targets that count; 0 if there are none.
   at::Tensor loss() const;
 };
 

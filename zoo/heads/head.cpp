@@ -11,8 +11,28 @@ bool Head::has_labels(const NamedTensors& batch) const {
          labels.ne(-100).any().item<bool>();
 }
 
+LossCounts Head::loss_counts(const ModelInput& batch) const {
+  switch (labels()) {
+    case HeadLabels::kTokens:
+      return {count_labels(batch.labels)};
+    case HeadLabels::kNextTokens: // nothing predicts the first
+      return {
+          batch.labels.defined() ? count_labels(batch.labels.slice(1, 1)) : 0};
+    default:
+      return {static_cast<double>(batch.named().begin()->second.size(0))};
+  }
+}
+
+bool Head::has_equal_counts(const ColumnChecks& /*examples*/) const {
+  return labels() != HeadLabels::kTokens && labels() != HeadLabels::kNextTokens;
+}
+
 void Head::add_score(const ScoredBatch& batch, ScoreSums& sums) const {
   sums.add_loss(batch, batch.rows());
+}
+
+double count_labels(const at::Tensor& labels) {
+  return labels.defined() ? labels.ne(-100).sum().item<double>() : 0;
 }
 
 at::Tensor find(const NamedTensors& batch, const std::string& name) {

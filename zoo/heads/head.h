@@ -118,6 +118,14 @@ class Head {
   /// default, whether `labels`, if they are integers, are not all -100.
   virtual bool has_labels(const NamedTensors& batch) const;
 
+  /// What the loss of a batch is the mean over, or, where the model's output
+  /// has kSecondLoss, what both parts are; by default the labels of tokens that
+  /// count, where labels() are such, else its rows.
+  virtual LossCounts loss_counts(const ModelInput& batch) const;
+  /// Whether loss_counts() of all batches with the same number of these
+  /// examples are the same; by default, unless labels() are those of tokens.
+  virtual bool has_equal_counts(const ColumnChecks& examples) const;
+
   /// What is measured besides the loss; no name: nothing.
   virtual Metric metric() const {
     return {};
@@ -137,6 +145,9 @@ class Head {
   /// ranks.
   virtual void begin_scoring() {}
 };
+
+/// Those that are not -100; of undefined ones 0.
+double count_labels(const at::Tensor& labels);
 
 /// The tensor of that name; undefined if there is none.
 at::Tensor find(const NamedTensors& batch, const std::string& name);

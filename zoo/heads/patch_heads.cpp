@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/zoo/heads/patch_heads.h"
 
+#include "tessera/zoo/inputs/column_checks.h"
 #include "tessera/zoo/inputs/example_options.h"
+
+#include <torch/types.h>
 
 namespace tessera::zoo {
 
@@ -13,6 +16,19 @@ void MaskedPatchHead::draw(
     batch["bool_masked_pos"] =
         mask_patches(draws(patches_in(batch)), options.patch_mask);
   }
+}
+
+LossCounts MaskedPatchHead::loss_counts(const ModelInput& batch) const {
+  return {batch.others.at("bool_masked_pos").ne(0).sum().item<double>()};
+}
+
+bool MaskedPatchHead::has_equal_counts(const ColumnChecks& examples) const {
+  return examples.files().find("bool_masked_pos") == nullptr; // drawn
+}
+
+void MaskedPatchHead::add_score(const ScoredBatch& batch, ScoreSums& sums)
+    const {
+  sums.add_loss(batch, loss_counts(batch.input).first);
 }
 
 void AutoencoderHead::draw(

@@ -17,6 +17,9 @@ class MaskedPatchHead : public StandardHead {
       NamedTensors& batch,
       const ExampleOptions& options,
       const BatchDraws& draws) const override;
+  LossCounts loss_counts(const ModelInput& batch) const override;
+  bool has_equal_counts(const ColumnChecks& examples) const override;
+  void add_score(const ScoredBatch& batch, ScoreSums& sums) const override;
 
  protected:
   std::vector<std::string> targets() const override {

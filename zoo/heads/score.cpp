@@ -17,7 +17,6 @@ double ScoredBatch::rows() const {
 }
 
 void MeanSums::add(const LossPart& part) {
-  ++batches;
   if (part.weight > 0) {
     sum += part.weight * part.loss.item<double>();
     weight += part.weight;
@@ -72,7 +71,7 @@ Score ScoreSums::total(Engine& engine, const Metric& metric) const {
   std::vector<double> all{rows, right, items};
   all.insert(all.end(), moments.begin(), moments.end());
   for (const MeanSums& part : losses) {
-    all.insert(all.end(), {part.sum, part.weight, part.batches});
+    all.insert(all.end(), {part.sum, part.weight});
   }
   const at::Tensor sums = at::tensor(all, at::kDouble);
   engine.sum_over_ranks(sums);
@@ -92,10 +91,15 @@ Score ScoreSums::total(Engine& engine, const Metric& metric) const {
   score.pearson = variances > 0 ? covariance / std::sqrt(variances)
                                 : std::numeric_limits<double>::quiet_NaN();
   const double* part = m + moments.size();
-  for (size_t i = 0; i < losses.size(); ++i, part += 3) {
-    if (i == 0 || part[2] > 0) {
+  bool counts = false;
+  for (size_t i = 0; i < losses.size(); ++i, part += 2) {
+    if (part[1] > 0) {
       score.loss += part[0] / part[1];
+      counts = true;
     }
+  }
+  if (!counts) {
+    score.loss = std::numeric_limits<double>::quiet_NaN();
   }
   return score;
 }

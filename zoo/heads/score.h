@@ -47,30 +47,36 @@ struct ScoredBatch {
   }
 };
 
+/// What a loss is the mean over, or what its two parts are; see kSecondLoss.
+struct LossCounts {
+  double first = 0;
+  double second = 0;
+};
+
 /// A loss of a batch that is a mean.
 struct LossPart {
   at::Tensor loss;
-  double weight; ///< what it is the mean over; 0: the loss is NaN
+  double weight; ///< what it is the mean over; 0: it does not count
 };
 
 /// The sum of means, times what they are over.
 struct MeanSums {
   double sum = 0;
   double weight = 0;
-  double batches = 0; ///< those that have this part, with weight or without
 
   void add(const LossPart& part);
 };
 
 struct ScoreSums {
-  /// The loss is the sum of its parts, each the mean over its own items.
+  /// The loss is the sum of its parts, each the mean over its own items; a part
+  /// without any is 0, a loss without any NaN.
   std::array<MeanSums, 2> losses{};
   double rows = 0;
   double right = 0; ///< items that are predicted correctly
   double items = 0; ///< items that have a label
   std::array<double, 7> moments{}; ///< see add_numbers()
 
-  /// @param weight what the batch's loss is the mean over; 0: it is NaN.
+  /// @param weight what the batch's loss is the mean over.
   void add_loss(const ScoredBatch& batch, double weight);
   /// Of a loss that is the sum of two means.
   void add_losses(

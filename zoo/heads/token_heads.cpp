@@ -8,6 +8,12 @@
 
 namespace tessera::zoo {
 
+namespace {
+
+constexpr const char* kPairLabel = "next_sentence_label";
+
+} // namespace
+
 void TokenHead::check_labels(const ColumnChecks& examples) const {
   examples.need("labels");
 }
@@ -35,7 +41,7 @@ void NextTokenHead::add_score(const ScoredBatch& batch, ScoreSums& sums) const {
 }
 
 std::vector<std::string> MaskedTokenHead::targets() const {
-  return follows_ ? std::vector<std::string>{"labels", "next_sentence_label"}
+  return follows_ ? std::vector<std::string>{"labels", kPairLabel}
                   : TokenHead::targets();
 }
 
@@ -46,7 +52,7 @@ void MaskedTokenHead::check_labels(const ColumnChecks& examples) const {
     examples.need("labels", ", or data.mask, which makes them");
   }
   if (follows_) {
-    examples.need("next_sentence_label");
+    examples.need(kPairLabel);
   }
 }
 
@@ -68,25 +74,35 @@ void MaskedTokenHead::draw(
   batch["labels"] = masked.labels;
 }
 
+bool MaskedTokenHead::has_labels(const NamedTensors& batch) const {
+  return TokenHead::has_labels(batch) ||
+         (follows_ && count_labels(find(batch, kPairLabel)) > 0);
+}
+
+LossCounts MaskedTokenHead::loss_counts(const ModelInput& batch) const {
+  LossCounts counts = TokenHead::loss_counts(batch);
+  if (follows_) {
+    counts.second = count_labels(find(batch.others, kPairLabel));
+  }
+  return counts;
+}
+
 void MaskedTokenHead::add_score(const ScoredBatch& batch, ScoreSums& sums)
     const {
   if (!follows_) {
     TokenHead::add_score(batch, sums);
     return;
   }
-  const double tokens = sums.add_labels(
+  sums.add_labels(
       batch.input.labels,
       batch.has_metric ? batch.output.others.at("prediction_logits")
                        : at::Tensor());
-  const at::Tensor& of_rows = batch.output.others.at(kRowLoss);
+  const LossCounts counts = loss_counts(batch.input);
+  const at::Tensor& of_rows = batch.output.others.at(kSecondLoss);
   sums.add_losses(
       batch,
-      {batch.output.loss - of_rows, tokens},
-      {of_rows,
-       batch.input.others.at("next_sentence_label")
-           .ne(-100)
-           .sum()
-           .item<double>()});
+      {batch.output.loss - of_rows, counts.first},
+      {of_rows, counts.second});
 }
 
 void SecondTextHead::check_labels(const ColumnChecks& examples) const {

@@ -78,6 +78,8 @@ class MaskedTokenHead : public TokenHead {
       NamedTensors& batch,
       const ExampleOptions& options,
       const BatchDraws& draws) const override;
+  bool has_labels(const NamedTensors& batch) const override;
+  LossCounts loss_counts(const ModelInput& batch) const override;
   void add_score(const ScoredBatch& batch, ScoreSums& sums) const override;
 
  protected:

@@ -45,6 +45,11 @@ class ColumnChecks {
   /// All columns are non-empty and have a type that their input accepts.
   void types(bool labels_may_be_floats) const;
 
+  /// Calls `use` with the values of a column, in parts.
+  void for_each_rows(
+      const Column& column,
+      const std::function<void(const at::Tensor&)>& use) const;
+
   const Column& need(const std::string& name, const char* remedy = "") const;
   void refuse(const std::string& name, const char* reason) const;
   /// The shape of a column's rows, if the column exists.
@@ -63,9 +68,6 @@ class ColumnChecks {
 
  private:
   /// Calls `use` with the column's values, many rows at a time.
-  void for_each_rows(
-      const Column& column,
-      const std::function<void(const at::Tensor&)>& use) const;
 
   const ExampleFiles& files_;
   const ExampleOptions& options_;

@@ -67,8 +67,12 @@ at::Tensor ExpertsImpl::forward(const at::Tensor& hidden) {
   const at::Tensor x = full_tensor(hidden);
   const at::Tensor tokens = x.flatten(0, -2);
   const at::Tensor logits = router_.forward(tokens);
-  const sharding::ExpertRouting routing =
-      route_tokens(logits, router_options(options_));
+  sharding::RouterOptions rule = router_options(options_);
+  if (!is_training()) {
+    // What a text yields must not depend on those beside it.
+    rule.capacity_factor.reset();
+  }
+  const sharding::ExpertRouting routing = route_tokens(logits, rule);
   if (options_.keep_routing) {
     last_ = {logits, routing};
   }

@@ -18,7 +18,8 @@ struct ExpertsOptions {
   /// Normalizes the weights of a token's experts to sum to 1.
   bool normalise = false;
   /// See RouterOptions::capacity_factor. A dropped token passes through
-  /// unchanged if the layer adds the result to its input.
+  /// unchanged if the layer adds the result to its input. Training mode only:
+  /// in evaluation mode no token is dropped, whatever else is in the batch.
   std::optional<double> capacity_factor;
   /// Keeps the routing of each forward for take_routing().
   bool keep_routing = false;

@@ -24,13 +24,17 @@ at::Tensor cross_entropy(
       "cross_entropy: logits are {} and targets {}; targets must have the shape of the logits without their last dimension",
       logits.sizes(),
       targets.sizes());
-  return at::cross_entropy_loss(
+  const at::Tensor sum = at::cross_entropy_loss(
       in_float(logits).flatten(0, -2),
       targets.flatten(),
       /*weight=*/{},
-      options.is_mean ? at::Reduction::Mean : at::Reduction::Sum,
+      at::Reduction::Sum,
       options.ignore_index,
       options.label_smoothing);
+  // LibTorch's mean of no targets is 0 / 0.
+  return options.is_mean
+             ? sum / targets.ne(options.ignore_index).sum().clamp_min(1)
+             : sum;
 }
 
 at::Tensor next_token_targets(const at::Tensor& labels, int64_t ignore_index) {
@@ -62,9 +66,9 @@ at::Tensor distillation_loss(
       at::log_softmax(in_float(teacher_logits).detach() / temperature, -1);
   const at::Tensor rows = (teacher.exp() * (teacher - student)).sum(-1);
   const at::Tensor mean =
-      counts.defined()
-          ? rows.masked_fill(counts.logical_not(), 0).sum() / counts.ne(0).sum()
-          : rows.mean();
+      counts.defined() ? rows.masked_fill(counts.logical_not(), 0).sum() /
+                             counts.ne(0).sum().clamp_min(1)
+                       : rows.mean();
   return mean * temperature * temperature;
 }
 

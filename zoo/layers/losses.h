@@ -8,9 +8,9 @@
 
 namespace tessera::zoo {
 
-/// Key of ModelOutput::others: the part of a loss that is a mean over rows,
-/// where the rest is a mean over the labels of tokens.
-inline constexpr const char* kRowLoss = "row_loss";
+/// Key of ModelOutput::others: where a loss is the sum of two means over
+/// different numbers of items, the second of them. See Head::loss_counts().
+inline constexpr const char* kSecondLoss = "second_loss";
 
 struct CrossEntropyOptions {
   int64_t ignore_index = -100; ///< targets that are ignored
@@ -18,8 +18,8 @@ struct CrossEntropyOptions {
   bool is_mean = true; ///< false: the sum, 0 if all targets are ignored
 };
 
-/// Mean over the targets that are not ignored, in float32 or float64; NaN if
-/// there are none.
+/// Mean over the targets that are not ignored, in float32 or float64; 0, with
+/// gradients of 0, if there are none.
 /// @param logits [..., classes]
 /// @param targets [...] int64
 at::Tensor cross_entropy(
@@ -37,7 +37,7 @@ at::Tensor next_token_targets(
 /// softmaxes at temperature T, times T^2, so that the scale of gradients does
 /// not depend on T (arXiv:1503.02531). Both [..., classes]; the teacher gets no
 /// gradient.
-/// @param counts bool [...], the rows included; undefined: all. NaN if there
+/// @param counts bool [...], the rows included; undefined: all. 0 if there
 ///     are none.
 at::Tensor distillation_loss(
     const at::Tensor& student_logits,

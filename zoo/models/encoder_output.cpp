@@ -170,7 +170,7 @@ void Encoder::pre_train(
   const auto label = input.others.find("next_sentence_label");
   if (loss.defined() && label != input.others.end()) {
     const at::Tensor of_rows = cross_entropy(follows, label->second.flatten());
-    output.others[kRowLoss] = of_rows;
+    output.others[kSecondLoss] = of_rows;
     output.loss = loss + of_rows;
   }
 }

@@ -7,8 +7,18 @@
 #include "tessera/zoo/layers/linear.h"
 
 #include <ATen/ops/linear.h>
+#include <ATen/ops/where.h>
 
 namespace tessera::zoo {
+
+namespace {
+
+/// The targets that count, or 1: the mean of none is 0.
+at::Tensor count_of(const at::Tensor& targets) {
+  return targets.ne(CrossEntropyOptions().ignore_index).sum().clamp_min(1);
+}
+
+} // namespace
 
 at::Tensor VocabHead::logits(
     const at::Tensor& hidden,
@@ -33,7 +43,7 @@ at::Tensor VocabHead::loss(
           bias,
           context_.local_tokens(targets),
           /*is_mean=*/false),
-      targets.ne(CrossEntropyOptions().ignore_index).sum(),
+      count_of(targets),
       *cp);
 }
 
@@ -67,14 +77,22 @@ at::Tensor VocabHead::local_loss(
   const TensorParallel* tp = context_.parallel();
   if (tp != nullptr && tp->group->size() > 1) {
     VocabParallelLossOptions options;
-    options.reduction = is_mean ? LossReduction::kMean : LossReduction::kSum;
-    return vocab_parallel_cross_entropy(
+    options.reduction = LossReduction::kSum;
+    const at::Tensor sum = vocab_parallel_cross_entropy(
         at::linear(hidden, weight, bias), targets, options);
+    return is_mean ? sum / count_of(targets) : sum;
   }
   LinearCrossEntropyOptions options;
   options.reduction = is_mean ? LinearCrossEntropyOptions::Reduction::kMean
                               : LinearCrossEntropyOptions::Reduction::kSum;
-  return linear_cross_entropy(hidden, weight, bias, targets, options);
+  const at::Tensor loss =
+      linear_cross_entropy(hidden, weight, bias, targets, options);
+  // The mean of no targets is NaN there, as in LibTorch.
+  return is_mean ? at::where(
+                       targets.ne(CrossEntropyOptions().ignore_index).any(),
+                       loss,
+                       0)
+                 : loss;
 }
 
 } // namespace tessera::zoo
