@@ -187,7 +187,10 @@ QuestionBatches::QuestionBatches(
     int64_t max_length,
     const QuestionOptions& options,
     const TextInputs& inputs)
-    : RowBatches({}, {.outputs_per_example = 1 + 4 * options.best_places}),
+    : RowBatches(
+          {},
+          {.outputs_per_example = 1 + 4 * options.best_places,
+           .has_equal_labels = true}),
       options_(options),
       inputs_(inputs) {
   RowReport report("question", options_.rows.bad_rows);

@@ -90,9 +90,6 @@ class QuestionBatches : public RowBatches<QuestionWindow> {
       const TextInputs& inputs);
 
   std::string text() const override;
-  bool has_equal_labels() const override {
-    return true;
-  }
   at::Tensor outputs_of(
       const zoo::ModelInput& input,
       const zoo::ModelOutput& output) const override;

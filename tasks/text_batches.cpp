@@ -171,7 +171,8 @@ TextBatches::TextBatches(
           std::move(examples),
           {.outputs_per_example = labels == zoo::HeadLabels::kNumbers
                                       ? 1
-                                      : static_cast<int64_t>(classes)}),
+                                      : static_cast<int64_t>(classes),
+           .has_equal_labels = true}),
       files_(short_names(files)),
       labels_(labels),
       classes_(classes),

@@ -75,9 +75,6 @@ class TextBatches : public RowBatches<LabelledEncoding> {
       const TextInputs& inputs);
 
   std::string text() const override;
-  bool has_equal_labels() const override {
-    return true;
-  }
   TaskScore report(const zoo::Score& score) const override;
 
  private:
