@@ -95,7 +95,7 @@ fs::path model_folder_of(const fs::path& given) {
   }
   TESSERA_CHECK(
       !fs::exists(path / "adapter"),
-      "'{}' is a run that trained an adapter, without model/; make one with `tessera export {} model.lora.merge=true`, train with that key, or merge the adapter with `tessera convert --merge-lora {}`",
+      "'{}' is a run that trained an adapter, without model/; make one with `tessera export {} model.lora.merge=true`, train with that key, or merge the adapter with `tessera convert --from BASE --merge-lora {} --to FOLDER`, where BASE is the model that it was trained on",
       path.string(),
       path.string(),
       (path / "adapter").string());
@@ -131,7 +131,7 @@ AdaptedFolder adapted_folder_of(const fs::path& given) {
   found.model = model_folder_of(runtime::local_model(base));
   TESSERA_CHECK(
       fs::exists(found.model / "config.json"),
-      "'{}' is an adapter on the model '{}', which is not there; start in the folder that its path begins at, or merge the adapter with `tessera convert --merge-lora {}`",
+      "'{}' is an adapter on the model '{}', which is not there; start in the folder that its path begins at, or merge the adapter with `tessera convert --from BASE --merge-lora {} --to FOLDER`, where BASE is that model",
       found.adapter.string(),
       base,
       found.adapter.string());

@@ -82,6 +82,23 @@ fs::path model_of_weights(const fs::path& weights) {
   return tasks::is_run_folder(run) ? tasks::model_folder_of(run) : fs::path();
 }
 
+/// @throws tessera::Error if the adapter is a run's whose exported model, with
+///     the adapter in it, is --from.
+void check_merges_once(const ConvertArguments& arguments) {
+  const fs::path run = fs::weakly_canonical(fs::path(arguments.adapter) / "")
+                           .parent_path()
+                           .parent_path();
+  if (arguments.adapter.empty() || !tasks::is_run_folder(run) ||
+      !is_same_place(arguments.from, run / "model")) {
+    return;
+  }
+  TESSERA_FAIL(
+      "--from is '{}', the model of the run, which has the adapter '{}' already (model.lora.merge); to merge it with another dtype or format give the model that it was trained on: --from {}",
+      arguments.from,
+      arguments.adapter,
+      zoo::read_lora_config(arguments.adapter).base_model);
+}
+
 void check_places(const ConvertArguments& arguments) {
   TESSERA_CHECK(
       !arguments.from.empty(),
@@ -104,6 +121,7 @@ void check_places(const ConvertArguments& arguments) {
       "--to is '{}', which contains a model; choose another folder",
       arguments.to);
   check_one_process("convert");
+  check_merges_once(arguments);
   TESSERA_CHECK(
       arguments.format != Format::kGguf || !fs::is_directory(arguments.to),
       "--to is '{}', a folder; a GGUF model is a single file: give a file name, e.g. {}",

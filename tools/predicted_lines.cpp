@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "predicted_lines.h"
 
+#include "tessera/runtime/core/error.h"
 #include "tessera/tasks/answer_files.h"
 #include "tessera/text/tokenizer/utf8.h"
 
@@ -9,6 +10,7 @@
 #include <cstdio>
 #include <numeric>
 #include <string_view>
+#include <utility>
 
 namespace tessera::tools {
 
@@ -75,9 +77,16 @@ std::string ClassLines::line(
 
 void ClassLines::add_json(ordered_json& json, const std::vector<double>& values)
     const {
+  const auto put = [&json](const char* key, ordered_json value) {
+    TESSERA_CHECK(
+        !json.contains(key),
+        "--json: '{}' is what is predicted, and a key of the texts as well; give the texts another name",
+        key);
+    json[key] = std::move(value);
+  };
   if (labels_.kind == zoo::HeadLabels::kNumbers) {
-    json["value"] =
-        values.size() == 1 ? ordered_json(values[0]) : ordered_json(values);
+    put("value",
+        values.size() == 1 ? ordered_json(values[0]) : ordered_json(values));
     return;
   }
   ordered_json probabilities;
@@ -89,13 +98,13 @@ void ClassLines::add_json(ordered_json& json, const std::vector<double>& values)
     }
   }
   if (labels_.kind == zoo::HeadLabels::kClasses) {
-    json["labels"] = likely;
+    put("labels", likely);
   } else {
     const size_t best = ranked(values).front();
-    json["label"] = labels_.names[best];
-    json["probability"] = values[best];
+    put("label", labels_.names[best]);
+    put("probability", values[best]);
   }
-  json["probabilities"] = probabilities;
+  put("probabilities", probabilities);
 }
 
 std::string ClassLines::text(const std::vector<double>& values) const {

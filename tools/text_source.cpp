@@ -16,7 +16,9 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <iostream>
+#include <string_view>
 #include <utility>
 
 namespace tessera::tools {
@@ -78,6 +80,14 @@ TextSource::TextSource(
   if (file.ends_with(".csv") || file.ends_with(".tsv")) {
     table_ = std::make_unique<text::TextRows>(file, rows);
     return;
+  }
+  const std::string extension =
+      std::filesystem::path(file).extension().string();
+  if (extension == ".json" || extension == ".jsonl" || extension == ".ndjson") {
+    const text::TextRows checked(file, rows); // refuses arrays, with a remedy
+    is_json_ = true;
+  } else if (extension == ".txt") {
+    is_json_ = false;
   }
   file_.open(file);
   TESSERA_CHECK(
@@ -166,13 +176,17 @@ std::optional<text::TextRow> TextSource::next_row() {
   std::istream& lines = file_.is_open() ? file_ : std::cin;
   int64_t empty_lines = 0; // at the end of the file they do no harm
   for (std::string line; std::getline(lines, line); ++empty_lines) {
-    ++line_;
+    constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+    if (++line_ == 1 && line.starts_with(kByteOrderMark)) {
+      line.erase(0, kByteOrderMark.size());
+    }
     if (line.ends_with('\r')) {
       line.pop_back();
     }
-    if (line.find_first_not_of(" \t") != std::string::npos) {
+    const size_t first = line.find_first_not_of(" \t");
+    if (first != std::string::npos) {
       if (!is_json_) {
-        is_json_ = line.starts_with('{');
+        is_json_ = line[first] == '{';
       }
       empty_lines_ += empty_lines;
       return parsed(line);

@@ -17,9 +17,10 @@
 namespace tessera::tools {
 
 /// Rows with a text for each column. Texts are lines, and with several columns,
-/// texts separated by tabs. If the first line starts with '{', all are JSON
-/// objects instead; files that end in .csv or .tsv are tables. Empty lines are
-/// skipped, with a warning. Lines must be UTF-8.
+/// texts separated by tabs. Files that end in .json, .jsonl or .ndjson have a
+/// JSON object in each line, and so has what starts with '{' and does not end
+/// in .txt; files that end in .csv or .tsv are tables. Empty lines are skipped,
+/// with a warning. Lines must be UTF-8.
 class TextSource {
  public:
   /// @param arguments the texts themselves, those of a row one after the other;

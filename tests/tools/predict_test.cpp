@@ -160,6 +160,31 @@ TEST_F(Predict, IntegerLabelsWithTheProbabilitiesThatAreScored) {
            file.string()});
   EXPECT_NE(typed.output.find(read[0] + "\n" + read[1]), std::string::npos)
       << typed.output;
+  // A byte order mark is no text, and the name says what lines are.
+  constexpr const char* kMark = "\xEF\xBB\xBF";
+  std::ofstream(file) << kMark << "a game of cards\n";
+  EXPECT_EQ(
+      lines({"predict", run_.string(), "--top", "2", "--input", file.string()}),
+      (std::vector<std::string>{given[0]}));
+  std::ofstream(file) << "{curly} cards\n";
+  EXPECT_TRUE(lines({"predict", run_.string(), "--input", file.string()})
+                  .at(0)
+                  .ends_with("\t{curly} cards"));
+  const auto rows = folder_ / "rows.jsonl";
+  for (const std::string begin : {kMark, " "}) {
+    std::ofstream(rows) << begin << R"({"text": "a game of cards"})"
+                        << "\n";
+    EXPECT_EQ(
+        lines(
+            {"predict", run_.string(), "--top", "2", "--input", rows.string()}),
+        (std::vector<std::string>{given[0]}));
+  }
+  std::ofstream(rows) << R"([{"text": "a game of cards"}])"
+                      << "\n";
+  const auto array =
+      run_forked(1, {"predict", run_.string(), "--input", rows.string()});
+  EXPECT_NE(array.output.find("is a JSON array"), std::string::npos)
+      << array.output;
   // The folder of the model does as well.
   EXPECT_EQ(
       lines(
