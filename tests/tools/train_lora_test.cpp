@@ -110,6 +110,20 @@ TEST(TrainLora, HasTheLossesOfOneRankUnderAnyLayout) {
   runs.train(
       "alone", 1, kEight + std::vector<std::string>{"model.lora.merge=true"});
   EXPECT_TRUE(std::filesystem::exists(runs.folder("alone") / "model"));
+  // It has the adapter in it.
+  const std::string run = runs.folder("alone").string();
+  const auto twice = tests::run_forked(
+      1,
+      {"convert",
+       "--from",
+       run,
+       "--merge-lora",
+       run + "/adapter",
+       "--to",
+       run + "-merged"});
+  EXPECT_EQ(twice.exit_code, 1);
+  EXPECT_NE(twice.output.find("which has the adapter"), std::string::npos)
+      << twice.output;
   const auto alone = losses_of(runs.folder("alone"));
   ASSERT_EQ(alone.size(), 4U);
   const auto expect_same = [&](const std::string& name,
