@@ -6,6 +6,7 @@
 #include "tessera/runtime/core/config.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
+#include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/option_fields.h"
 #include "tessera/runtime/core/option_schema.h"
 #include "tessera/runtime/core/suggest.h"
@@ -14,12 +15,15 @@
 #include "tessera/runtime/io/config_file.h"
 #include "tessera/tasks/config_paths.h"
 #include "tessera/tasks/foreign_keys.h"
+#include "tessera/tasks/idle_keys.h"
 #include "tessera/tasks/run_folder.h"
 #include "tessera/text/rows/file_patterns.h"
 #include "tessera/zoo/adapters/lora_targets.h"
 #include "tessera/zoo/models/registry.h"
 
 #include <algorithm>
+#include <mutex>
+#include <set>
 
 namespace tessera::tasks {
 
@@ -545,15 +549,34 @@ std::filesystem::path TrainingConfig::tokenizer_of_data() const {
                                             : std::filesystem::path();
 }
 
+namespace {
+
+/// A search of plans reads a configuration many times.
+void log_once(const std::vector<std::string>& lines) {
+  static std::mutex mutex;
+  static std::set<std::string> logged;
+  const std::lock_guard lock(mutex);
+  for (const std::string& line : lines) {
+    if (is_log_rank_zero() && logged.insert(line).second) {
+      log_warning("{}", line);
+    }
+  }
+}
+
+} // namespace
+
 TrainingConfig read_training_config(
     const std::filesystem::path& file,
     const std::vector<std::string>& overrides,
     const TaskKind* kind,
     HubFiles hub_files) {
-  return read_training_config(
-      runtime::read_config_file(file, overrides, resolve_config_paths),
-      kind,
-      hub_files);
+  const auto reader =
+      runtime::read_config_file(file, overrides, resolve_config_paths);
+  TrainingConfig config = read_training_config(reader, kind, hub_files);
+  if (!is_run_folder(file.parent_path())) {
+    log_once(idle_keys(reader, config));
+  }
+  return config;
 }
 
 TrainingConfig read_training_config(

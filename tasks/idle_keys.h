@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+// `idle_keys()` finds keys of a configuration that the others leave without
+// effect.
+
+#include <string>
+#include <vector>
+
+namespace tessera::runtime {
+
+class ConfigReader;
+
+} // namespace tessera::runtime
+
+namespace tessera::tasks {
+
+struct TrainingConfig;
+
+/// A line for each key that is given, and why it has no effect.
+/// @param reader of a configuration that was written by hand: that of a run
+///     folder has all keys.
+/// @param config what was read from it.
+std::vector<std::string> idle_keys(
+    const runtime::ConfigReader& reader,
+    const TrainingConfig& config);
+
+} // namespace tessera::tasks
