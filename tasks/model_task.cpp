@@ -246,14 +246,14 @@ void ModelTask::load_ahead(int64_t index, int number) {
 }
 
 void ModelTask::weigh_micro_batches() {
-  zoo::LossCounts own;
+  zoo::LossCounts sum;
   for (const zoo::LossCounts& labels : labels_) {
-    own.first += labels.first;
-    own.second += labels.second;
+    sum.first += labels.first;
+    sum.second += labels.second;
   }
   // Ranks that see the same batch all count it.
   const at::Tensor sums = at::tensor(
-      {own.first, own.second, static_cast<double>(labels_.size())},
+      {sum.first, sum.second, static_cast<double>(labels_.size())},
       at::kDouble);
   engine_.sum_over_ranks(sums);
   const auto* all = sums.const_data_ptr<double>();

@@ -402,12 +402,12 @@ std::string command_of(
   if (machine.devices > 1) {
     const int nodes = (machine.devices + machine.devices_per_node - 1) /
                       machine.devices_per_node;
-    const std::string places =
+    const std::string rendezvous =
         nodes > 1
             ? formatted("--nnodes {} --node-rank N --master-addr HOST ", nodes)
             : "";
     words.push_back(formatted(
-        "tessera launch {}--nproc {} --", places, machine.devices / nodes));
+        "tessera launch {}--nproc {} --", rendezvous, machine.devices / nodes));
   }
   words.insert(words.end(), {"tessera train", arguments.config});
   words.insert(

@@ -267,9 +267,9 @@ void wait_for_attempt(
     const HttpResponse& response,
     int attempt,
     milliseconds asked) {
-  const milliseconds own =
+  const milliseconds backoff =
       std::min(kMaxPause, settings.pause * (1 << std::min(attempt - 1, 10)));
-  const milliseconds pause = std::max(own, std::min(asked, 4 * kMaxPause));
+  const milliseconds pause = std::max(backoff, std::min(asked, 4 * kMaxPause));
   log_info(
       "{}: {}; trying again in {} s ({} of {})",
       url,
