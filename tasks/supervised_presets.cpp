@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <array>
 #include <string_view>
 
@@ -62,6 +63,35 @@ ordered_json chat_message(const char* role, std::string content) {
   return {{"role", role}, {"content", std::move(content)}};
 }
 
+/// Earlier turns, as LLaMA-Factory has them: pairs of what the user and the
+/// assistant said.
+void add_history(
+    const text::TextRow& row,
+    bool has_chat_template,
+    ordered_json& messages) {
+  const auto found = row.values.find("history");
+  if (found == row.values.end() || found->is_null() || found->empty()) {
+    return;
+  }
+  const auto is_pair = [](const json& turn) {
+    return turn.is_array() && turn.size() == 2 && turn[0].is_string() &&
+           turn[1].is_string();
+  };
+  TESSERA_CHECK(
+      found->is_array() && std::all_of(found->begin(), found->end(), is_pair),
+      "{}: 'history' is {}; it must be a list of pairs of texts, of the user and the assistant",
+      row.place(),
+      runtime::show_json(*found));
+  TESSERA_CHECK(
+      has_chat_template,
+      "{}: 'history' has earlier turns, which need a tokenizer with a chat template; leave the key out, or such rows by data.skip_bad_rows=true",
+      row.place());
+  for (const json& turn : *found) {
+    messages.push_back(chat_message("user", turn[0].get<std::string>()));
+    messages.push_back(chat_message("assistant", turn[1].get<std::string>()));
+  }
+}
+
 text::TextRow row_of_alpaca(
     const text::TextRow& row,
     const SupervisedKeys& keys,
@@ -73,11 +103,12 @@ text::TextRow row_of_alpaca(
   const std::string input = text("input", false);
   const std::string output = text("output", true);
   const std::string system = text("system", false);
+  auto messages = ordered_json::array();
+  if (!system.empty()) {
+    messages.push_back(chat_message("system", system));
+  }
+  add_history(row, has_chat_template, messages);
   if (has_chat_template) {
-    auto messages = ordered_json::array();
-    if (!system.empty()) {
-      messages.push_back(chat_message("system", system));
-    }
     messages.push_back(chat_message(
         "user", input.empty() ? instruction : instruction + "\n" + input));
     messages.push_back(chat_message("assistant", output));

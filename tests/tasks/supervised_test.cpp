@@ -205,6 +205,18 @@ TEST_F(Supervised, ReadsRowsOfPresets) {
       encoder(chats).encode(row(
           {{"messages",
             {said("user", "is it so\nhere"), said("assistant", "no")}}})));
+  const json continued{
+      {"instruction", "is it so"},
+      {"output", "no"},
+      {"history", {{"is it here", "no way"}}}};
+  expect_same(
+      alpaca.encode(row(continued)),
+      encoder(chats).encode(row(
+          {{"messages",
+            {said("user", "is it here"),
+             said("assistant", "no way"),
+             said("user", "is it so"),
+             said("assistant", "no")}}})));
   // Without a chat template, in the words of Stanford Alpaca.
   const text::Tokenizer plain = tokenizer("qwen2", "<|end|>");
   const auto words = encoder(plain, preset(SupervisedPreset::kAlpaca));
@@ -226,6 +238,15 @@ TEST_F(Supervised, ReadsRowsOfPresets) {
         encoder(plain).encode(
             row({{"prompt", prompt}, {"completion", "no way"}})));
   }
+  expect_error(
+      [&] { words.encode(row(continued)); }, {"'history'", "chat template"});
+  expect_error(
+      [&] {
+        json wrong = continued;
+        wrong["history"] = {{"alone"}};
+        alpaca.encode(row(wrong));
+      },
+      {"'history' is", "pairs"});
   expect_error(
       [&] {
         shared.encode(row(
