@@ -19,8 +19,8 @@ namespace tessera::tasks {
 
 class FrozenModel;
 
-/// What the loss of an optimizer step is the mean over, where labels are those
-/// of tokens, or pairs of answers.
+/// What the loss of an optimizer step is the mean over, where examples have
+/// different numbers of labels, as of tokens or packed pairs of answers.
 enum class LossMean {
   /// All labels of the step, whose loss and gradient then do not depend on how
   /// its rows are divided into ranks and micro-batches.

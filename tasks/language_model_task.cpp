@@ -8,6 +8,7 @@
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/option_fields.h"
+#include "tessera/runtime/core/size_text.h"
 #include "tessera/runtime/hub/fetch.h"
 #include "tessera/runtime/random/mixed_bits.h"
 #include "tessera/tasks/run_model.h"
@@ -361,6 +362,18 @@ std::unique_ptr<zoo::DataSet> batches_of(
       device);
 }
 
+/// Says what of the held-out data has no score.
+void log_left_out(const zoo::DataSet& heldout) {
+  const int64_t count = heldout.left_out_tokens();
+  if (count > 0 && is_log_rank_zero()) {
+    log_info(
+        "held-out data: {}; {} {} not scored, as no sequence is full with them: a smaller model.max_length leaves out fewer",
+        heldout.text(),
+        runtime::count_text(count, "token"),
+        count == 1 ? "is" : "are");
+  }
+}
+
 Task open_tokens(
     const TrainingConfig& config,
     World& world,
@@ -471,6 +484,9 @@ Task open_tokens(
   } else if (!heldout.files.empty()) {
     task.heldout =
         batches_of(heldout, DocumentPart::kAll, config, objective, at::kCPU);
+  }
+  if (task.heldout != nullptr) {
+    log_left_out(*task.heldout);
   }
   return task;
 }

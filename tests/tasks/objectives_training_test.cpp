@@ -175,6 +175,24 @@ TEST_F(ObjectivesTraining, LearnFromAConfiguration) {
   }
 }
 
+// Of the names of the checkpoint, too; and how much has no score.
+TEST_F(ObjectivesTraining, SaysWhatRulesAndScoresAreOf) {
+  const auto file = write(subjects().front());
+  const auto job = tests::on_ranks(1, [&] {
+    run_training(read_training_config(
+        file,
+        {"training.max_steps=1",
+         R"(optimizer.parameters=[{"pattern": "bert\\.encoder\\.layer\\.0\\..*",
+            "lr_scale": 0.5}])"}));
+  });
+  for (const char* part :
+       {R"(optimizer.parameters[0] 'bert\.encoder\.layer\.0\..*': 16 of )",
+        "tokens of 30 documents in sequences of 32; ",
+        " of them are not scored, as they fill no sequence"}) {
+    EXPECT_NE(job.output.find(part), std::string::npos) << part << job.output;
+  }
+}
+
 TEST_F(ObjectivesTraining, HaveTheLossesOfOneRankOnTwo) {
   for (const Subject& subject : subjects()) {
     SCOPED_TRACE(subject.name);

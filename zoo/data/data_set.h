@@ -61,6 +61,11 @@ class DataSet {
   }
   virtual TaskScore report(const Score& score) const = 0;
 
+  /// Tokens of the data that are in no example, as they do not fill one.
+  virtual int64_t left_out_tokens() const {
+    return 0;
+  }
+
   /// Whether every example has the same number of labels, in every batch and
   /// epoch, so that LossMean makes no difference.
   virtual bool has_equal_labels() const {

@@ -79,6 +79,9 @@ class ObjectiveBatches : public DataSet {
       const std::vector<size_t>& examples,
       int64_t epoch,
       bool loss_only) const override;
+  int64_t left_out_tokens() const override {
+    return texts_.left_out_tokens();
+  }
   bool measures_metric() const override {
     return false;
   }

@@ -43,6 +43,9 @@ class PackedBatches : public DataSet {
       const std::vector<size_t>& examples,
       int64_t epoch,
       bool loss_only) const override;
+  int64_t left_out_tokens() const override {
+    return samples_.left_out_tokens();
+  }
   bool has_equal_labels() const override {
     return !options_.separate_documents;
   }

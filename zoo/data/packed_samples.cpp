@@ -84,6 +84,15 @@ std::string PackedSamples::text() const {
       cut_.length);
 }
 
+int64_t PackedSamples::left_out_tokens() const {
+  int64_t count = 0;
+  for (const Source& source : sources_) {
+    count += source.stream->tokens() - cut_.shared -
+             source.samples * (cut_.length - cut_.shared);
+  }
+  return count;
+}
+
 PackedSamples::Sample PackedSamples::sample(size_t example, int64_t epoch)
     const {
   const auto at = static_cast<int64_t>(example);

@@ -45,6 +45,8 @@ class PackedSamples {
     return cut_.length;
   }
   std::string text() const;
+  /// Of an epoch of each source.
+  int64_t left_out_tokens() const;
 
   /// @param tokens length() of them.
   /// @param starts gets the places among them where a document begins, but for

@@ -24,6 +24,9 @@ class TokenBatches : public DataSet {
       const std::vector<size_t>& examples,
       int64_t epoch,
       bool loss_only) const override;
+  int64_t left_out_tokens() const override {
+    return tokens_.size() % length_;
+  }
   bool has_equal_labels() const override {
     return true;
   }

@@ -103,6 +103,7 @@ TEST_F(PackedBatchesTest, HaveEachTokenOnceInDocumentsOfAnyOrder) {
   const PackedBatches data = packed({source}, {}, {.length = 8});
   // 114 tokens: 1 + 16 * 7 = 113 of them.
   ASSERT_EQ(data.size(), 16);
+  EXPECT_EQ(data.left_out_tokens(), 1);
   std::set<Ids> orders;
   for (int64_t epoch = -1; epoch < 6; ++epoch) {
     Ids all = row(data, 0, epoch);
