@@ -19,6 +19,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/size_text.h"
+#include "tessera/runtime/dry_run/dry_run.h"
 #include "tessera/runtime/memory/saved_tensor_hooks.h"
 #include "tessera/sharding/checkpointing/checkpoint_block.h"
 #include "tessera/sharding/checkpointing/recomputed_operators.h"
@@ -326,7 +327,11 @@ Engine::Engine(
   check(options);
   check(options.optimizer);
   const engine::OptimizerRules rules(options.optimizer);
-  rules.check_all_used(*module_);
+  const bool has_stages = options.parallel != nullptr &&
+                          options.parallel->size(ParallelGroup::kPipeline) > 1;
+  if (!has_stages) {
+    rules.check_all_used(*module_);
+  }
   check_shard_ranks(options);
   const sharding::PagerOptions sharding = engine::pager_options(options);
   if (options.update_in_backward) {
@@ -335,6 +340,10 @@ Engine::Engine(
 
   files_ = world.new_communicator("files of the model");
   engine::check_same_ranks(*files_, options);
+  // The stages of a dry run are not there.
+  if (has_stages && runtime::DryRun::current() == nullptr) {
+    rules.check_all_used(*module_, *files_);
+  }
 
   // What is decided before anything is allocated for the module.
   const sharding::PageMeshes meshes =

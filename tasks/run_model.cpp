@@ -153,6 +153,20 @@ void add_lora(const TrainingConfig& config, World& world, zoo::Model& model) {
       all);
 }
 
+std::map<std::string, std::vector<std::string>> checkpoint_names_of(
+    const zoo::Model& model) {
+  const zoo::WeightNames names = zoo::has_lora(model)
+                                     ? zoo::lora_names(model)
+                                     : zoo::WeightNames(model, model.names());
+  std::map<std::string, std::vector<std::string>> by_name;
+  for (const zoo::NamedWeight& weight : names.weights()) {
+    for (const std::string& native : weight.native) {
+      by_name[native].push_back(weight.name);
+    }
+  }
+  return by_name;
+}
+
 Engine wrap_model(
     World& world,
     ParallelRun& parallel,
@@ -173,6 +187,9 @@ Engine wrap_model(
     model->drop_tokens(*config.token_drop);
   }
   config.engine.parallel = parallel.mesh_or_null();
+  if (!config.engine.optimizer.parameters.empty()) {
+    config.engine.optimizer.other_names = checkpoint_names_of(*model);
+  }
   return {world, model, config.engine};
 }
 

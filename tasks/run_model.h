@@ -11,9 +11,11 @@
 
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace tessera::zoo {
 
@@ -55,6 +57,11 @@ std::shared_ptr<zoo::Model> pretrained_model(
 /// Adds the adapter, if the configuration has one, and logs its size.
 /// Collective.
 void add_lora(const TrainingConfig& config, World& world, zoo::Model& model);
+
+/// The names that the parameters on this rank have in files of the model, or of
+/// its adapter, by their names in the model; for OptimizerOptions::other_names.
+std::map<std::string, std::vector<std::string>> checkpoint_names_of(
+    const zoo::Model& model);
 
 /// Moves the model to the rank's device and wraps it. Collective.
 Engine wrap_model(

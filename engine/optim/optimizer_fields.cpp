@@ -57,7 +57,7 @@ void visit_fields(OptionFields& fields, ParameterRule& rule) {
   fields.field(
       runtime::required("pattern"),
       rule.pattern,
-      "regular expression that matches a whole name of the model's modules, such as `layers.0.attention.query.bias`, not one of the checkpoint; the log says how many it matches");
+      "regular expression that matches a whole name of a parameter, in the model, such as `layers.0.attention.query.bias`, or in its checkpoint; the log says how many it matches");
   fields.field(
       "lr_scale", rule.lr_scale, kAtLeast0, "factor of the learning rate");
   const auto choice = choose_rule(

@@ -4,6 +4,7 @@
 // parameter.
 
 #include "tessera/engine/optim/optimizer_options.h"
+#include "tessera/runtime/comm/communicator.h"
 #include "tessera/runtime/core/name_patterns.h"
 
 #include <cstddef>
@@ -41,11 +42,22 @@ class OptimizerRules {
   /// @throws tessera::Error on a pattern that matches no parameter of `module`,
   ///   naming the nearest.
   void check_all_used(const torch::nn::Module& module) const;
+  /// The same of the layers of all pipeline stages. Collective over `job`.
+  /// @throws tessera::Error on all ranks.
+  void check_all_used(const torch::nn::Module& module, Communicator& job) const;
+
+  /// Whether a rule of OptimizerOptions::parameters is for a parameter.
+  /// @param names under which it is registered.
+  bool is_for(size_t rule, const std::vector<std::string>& names) const;
 
   /// @param names all names under which the parameter is registered.
   ParameterSettings settings_for(const std::vector<std::string>& names) const;
 
  private:
+  std::vector<std::string> with_other_names(
+      const std::vector<std::string>& names) const;
+  std::vector<std::string> all_names(const torch::nn::Module& module) const;
+
   OptimizerOptions options_;
   std::vector<runtime::NamePattern> patterns_; ///< of options_.parameters
 };

@@ -91,6 +91,10 @@ class ShardedOptimizer : public sharding::UpdateScheduler {
   /// All ranks are about to clip gradients at `value`, or to multiply them by
   /// it, by Engine's function of this name.
   void note_clipping(const char* function, double value);
+  /// The calls that note_clipping() had in this step; empty: none.
+  const std::string& clipping() const {
+    return clipping_;
+  }
   /// Learning rate, hyperparameters of parameters, and what was noted of
   /// clipping since the last step, for ranks that compare them.
   runtime::OptionTexts settings() const;

@@ -299,4 +299,22 @@ TEST(OptimizerRules, NameTheNearestParameterAndLeaveTheModuleWhole) {
   });
 }
 
+TEST(OptimizerRules, MatchTheOtherNamesOfParameters) {
+  run_ranks(1, [](World&) {
+    auto net = make_net<StackImpl>();
+    auto options = group_per_layer();
+    options.optimizer.other_names = {{"last.weight", {"lm_head.weight"}}};
+    options.optimizer.parameters = {
+        {.pattern = "lm_head\\..*", .lr_scale = 0.5}};
+    const OptimizerRules rules(options.optimizer);
+    EXPECT_EQ(rules.settings_for({"last.weight"}).lr_scale, 0.5);
+    EXPECT_EQ(rules.settings_for({"last.bias"}).lr_scale, 1);
+    rules.check_all_used(*net);
+    options.optimizer.parameters[0].pattern = "lm_haed.weight";
+    expect_throws(
+        [&] { wrap(std::shared_ptr<torch::nn::Module>(net), options); },
+        {"optimizer.parameters", "lm_haed.weight", "'lm_head.weight'"});
+  });
+}
+
 } // namespace tessera::engine::reference_test
