@@ -255,6 +255,14 @@ std::vector<at::Tensor> Engine::run_pipeline(
 
 void Engine::settle_gradients(const sharding::RankIntent& intent) {
   pager_->settle_gradients(intent);
+  const bool is_of_all = intent.kind == sharding::RankIntent::Kind::kStep ||
+                         intent.kind == sharding::RankIntent::Kind::kClip;
+  if (is_of_all && runtime::DryRun::current() == nullptr) {
+    const std::string clipping = optimizer_->clipping();
+    pager_->ranks().check_same_over_parts(
+        pager_->ranks().describe(intent) +
+        (clipping.empty() ? "" : " (" + clipping + ")"));
+  }
   sharding::add_tied_gradients(*pager_);
 }
 
@@ -589,7 +597,7 @@ void Engine::for_each_parameter(
       }
     }
     if (writable) {
-      pager_->scopes().add_hashes(*page, full, written.values);
+      pager_->scopes().add_hashes(*page, full, written);
       // One rank that has all of it was given the shard itself.
       const runtime::FlatSpan local = page->spec().shard();
       sharding::GatherScopes::write_master(

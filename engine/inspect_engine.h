@@ -14,9 +14,9 @@ namespace tessera {
 
 /// Summarizes every parameter whose whole name matches the regular expression
 /// `pattern`, and its gradient as Engine::grad() returns it; there is none
-/// after step(). Of what tensor-parallel ranks divide, it is the part of this
-/// rank that is summarized, and its sizes. Computed from the shards, without
-/// all-gathers. Collective.
+/// after step(). What tensor-parallel ranks divide is summarized as a whole.
+/// Computed from the shards, without all-gathers. Collective, also over
+/// tensor-parallel ranks.
 std::vector<TensorSummary> inspect_model(
     Engine& engine,
     const std::string& pattern = ".*");

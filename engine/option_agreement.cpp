@@ -166,6 +166,12 @@ std::string RankDifference::text(const std::vector<int>& ranks) const {
       ranks[rank]);
 }
 
+std::vector<int> numbers_of_ranks(int count) {
+  std::vector<int> ranks(static_cast<size_t>(count));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
 std::optional<RankDifference> find_rank_difference(
     Communicator& ranks,
     const runtime::OptionTexts& self_texts,
@@ -198,9 +204,7 @@ void check_same_ranks(Communicator& job, const EngineOptions& options) {
       }
     }
   }
-  std::vector<int> ranks(static_cast<size_t>(job.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  refuse(find_rank_difference(job, self_texts), ranks);
+  refuse(find_rank_difference(job, self_texts), numbers_of_ranks(job.size()));
 }
 
 void check_same_options(

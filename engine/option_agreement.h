@@ -27,6 +27,9 @@ struct RankDifference {
   std::string text(const std::vector<int>& ranks) const;
 };
 
+/// Those of a job: 0, 1, ...
+std::vector<int> numbers_of_ranks(int count);
+
 /// Compares values that mostly are equal. Collective over `ranks`; blocks.
 /// @return the same on all ranks.
 std::optional<RankDifference> find_rank_difference(

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/tasks/run_training.h"
 
+#include "tessera/engine/optim/optimizer_rules.h"
+#include "tessera/engine/option_agreement.h"
 #include "tessera/engine/report/plot_ticks.h"
 #include "tessera/engine/trainer/best_score.h"
 #include "tessera/engine/trainer/job_agreement.h"
@@ -11,7 +13,6 @@
 #include "tessera/runtime/comm/gather_texts.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
-#include "tessera/runtime/core/name_patterns.h"
 #include "tessera/runtime/core/size_text.h"
 #include "tessera/runtime/core/suggest.h"
 #include "tessera/runtime/io/atomic_file.h"
@@ -191,27 +192,26 @@ void log_parameter_rules(
     const OptimizerOptions& optimizer,
     const torch::nn::Module& model) {
   const auto parameters = model.named_parameters();
+  const engine::OptimizerRules rules(optimizer);
   for (size_t i = 0; i < optimizer.parameters.size(); ++i) {
-    const std::string& text = optimizer.parameters[i].pattern;
-    const runtime::NamePattern pattern("optimizer.parameters", text);
     int64_t count = 0;
     int64_t frozen = 0;
     std::string first;
     for (const auto& parameter : parameters) {
-      if (pattern.matches(parameter.key())) {
+      if (rules.is_for(i, {parameter.key()})) {
         first = count == 0 ? parameter.key() : first;
         ++count;
         frozen += parameter.value().requires_grad() ? 0 : 1;
       }
     }
     log_info(
-        "optimizer.parameters[{}] '{}': {} of {}, such as {}{}",
+        "optimizer.parameters[{}] '{}': {} of {}{}{}",
         i,
-        text,
+        optimizer.parameters[i].pattern,
         count,
         runtime::count_text(
             static_cast<int64_t>(parameters.size()), "parameter"),
-        first,
+        count == 0 ? " of the first pipeline stage" : ", such as " + first,
         frozen == 0 ? "" : formatted("; {} are not trained", frozen));
   }
 }
@@ -620,6 +620,39 @@ bool is_done(const TrainingConfig& config, const TrainingSummary& summary) {
 
 } // namespace
 
+namespace {
+
+/// Ranks with other steps would wait for each other, or train on without a
+/// word. wrap() compares the options of the engine.
+void check_same_on_all_ranks(World& world, const TrainingConfig& config) {
+  if (world.size() == 1) {
+    return;
+  }
+  runtime::OptionTexts texts;
+  for (const char* part : {"training", "schedule", "parallel"}) {
+    const auto found = config.resolved.find(part);
+    if (found != config.resolved.end()) {
+      const nlohmann::ordered_json flat = found->flatten();
+      for (const auto& [path, value] : flat.items()) {
+        std::string name = part + path;
+        std::replace(name.begin(), name.end(), '/', '.');
+        texts.emplace(std::move(name), value.dump());
+      }
+    }
+  }
+  texts["task"] = config.task->name;
+  texts["model.max_length"] = std::to_string(config.max_length);
+  const auto ranks = world.new_communicator("configuration");
+  const auto difference = engine::find_rank_difference(*ranks, texts);
+  TESSERA_CHECK(
+      !difference,
+      "{} is {}. Give all ranks the same.",
+      difference->path,
+      difference->text(engine::numbers_of_ranks(world.size())));
+}
+
+} // namespace
+
 TrainingResult run_training(TrainingConfig config) {
   TESSERA_CHECK(
       config.resolved.is_object(),
@@ -627,6 +660,7 @@ TrainingResult run_training(TrainingConfig config) {
   check(config.engine);
   runtime::install_cpu_memory_counter();
   World& world = engine::init_on(config.device);
+  check_same_on_all_ranks(world, config);
   if (world.rank() == 0) {
     warn_of_shared_files(config);
   }

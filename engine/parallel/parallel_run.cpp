@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/parallel/parallel_run.h"
 
+#include "tessera/engine/option_agreement.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/option_check.h"
@@ -113,11 +114,38 @@ int sequence_multiple(const ParallelOptions& options) {
          (halves ? 2 : 1);
 }
 
+namespace {
+
+/// Before ranks wait for groups that others do not make.
+const ParallelOptions& same_on_all_ranks(
+    World& world,
+    const ParallelOptions& options,
+    int micro_batches) {
+  if (world.size() == 1) {
+    return options;
+  }
+  runtime::OptionTexts texts;
+  for (const auto& [path, value] : runtime::option_texts(options)) {
+    texts.emplace("parallel." + path, value);
+  }
+  texts["training.accumulate"] = std::to_string(micro_batches);
+  const auto ranks = world.new_communicator("parallel options");
+  const auto difference = engine::find_rank_difference(*ranks, texts);
+  TESSERA_CHECK(
+      !difference,
+      "ParallelRun: {} is {}. Give all ranks the same.",
+      difference->path,
+      difference->text(engine::numbers_of_ranks(world.size())));
+  return options;
+}
+
+} // namespace
+
 ParallelRun::ParallelRun(
     World& world,
     const ParallelOptions& options,
     int micro_batches)
-    : options_(options),
+    : options_(same_on_all_ranks(world, options, micro_batches)),
       rank_(world.rank()),
       groups_(
           world,

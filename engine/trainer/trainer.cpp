@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/trainer/trainer.h"
+#include "tessera/engine/option_agreement.h"
 #include "tessera/engine/parallel/parallel_run.h"
 
 #include "tessera/engine/schedule/lr_scheduler.h"
@@ -485,11 +486,42 @@ class Training {
 
 } // namespace
 
+namespace {
+
+/// Ranks with other numbers of micro-batches or steps would wait for each
+/// other.
+void check_same_on_all_ranks(World& world, const TrainerOptions& options) {
+  if (world.size() == 1) {
+    return;
+  }
+  runtime::OptionTexts texts;
+  for (const auto& [path, value] : runtime::option_texts(options)) {
+    if (!path.starts_with("metrics")) { // of rank 0
+      texts.emplace("training." + path, value);
+    }
+  }
+  for (const auto& [path, value] : runtime::option_texts(options.schedule)) {
+    texts.emplace("schedule." + path, value);
+  }
+  texts["the seed of random numbers"] =
+      options.random_seed ? std::to_string(*options.random_seed) : "not set";
+  const auto ranks = world.new_communicator("training options");
+  const auto difference = engine::find_rank_difference(*ranks, texts);
+  TESSERA_CHECK(
+      !difference,
+      "training: {} is {}. Give all ranks the same.",
+      difference->path,
+      difference->text(engine::numbers_of_ranks(world.size())));
+}
+
+} // namespace
+
 TrainingSummary train(
     World& world,
     Engine& engine,
     TrainingTask& task,
     const TrainerOptions& options) {
+  check_same_on_all_ranks(world, options);
   return Training(world, engine, task, options).run();
 }
 

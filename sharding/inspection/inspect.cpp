@@ -62,6 +62,34 @@ void merge_summaries(
   }
 }
 
+/// Merges values and gradients of what tensor-parallel ranks divide.
+/// @param picked numbers of the parameters.
+void merge_parts(
+    sharding::Pager& pager,
+    const std::vector<size_t>& picked,
+    std::vector<TensorSummary>& summary) {
+  std::vector<TensorSummary*> divided;
+  std::vector<sharding::TensorStatistics> statistics;
+  for (size_t i = 0; i < picked.size(); ++i) {
+    if (pager.pages().parameter(picked[i]).record.spec.is_divided()) {
+      divided.push_back(&summary[i]);
+      statistics.push_back(summary[i].value);
+      statistics.push_back(
+          summary[i].gradient.value_or(sharding::TensorStatistics{}));
+    }
+  }
+  if (divided.empty()) {
+    return;
+  }
+  sharding::merge_over_tensor_ranks(pager, statistics);
+  for (size_t i = 0; i < divided.size(); ++i) {
+    divided[i]->value = statistics[2 * i];
+    if (statistics[2 * i + 1].count > 0) {
+      divided[i]->gradient = statistics[2 * i + 1];
+    }
+  }
+}
+
 /// Summarizes this rank's part of parameter `index`.
 /// @param master of its page.
 TensorSummary summarize_local_part(
@@ -73,10 +101,7 @@ TensorSummary summarize_local_part(
   const sharding::PagedParameter& parameter = page.parameters()[position];
   const sharding::GradientBucket* bucket = page.gradients.get();
   TensorSummary summary{
-      parameter.record.name(),
-      parameter.record.tensor.sizes().vec(),
-      {},
-      std::nullopt};
+      parameter.record.name(), parameter.record.spec.sizes, {}, std::nullopt};
   if (page.spec().mesh.index(sharding::kReplicateAxis) != 0) {
     return summary; // another rank counts the same elements
   }
@@ -210,6 +235,7 @@ std::vector<TensorSummary> inspect_model(
     }
   }
   merge_summaries(pager, summary, experts);
+  merge_parts(pager, picked, summary);
   return summary;
 }
 

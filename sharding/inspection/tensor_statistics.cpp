@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <tuple>
 
@@ -79,16 +80,20 @@ double TensorStatistics::norm() const {
   return std::sqrt(squares + mean * mean * static_cast<double>(count));
 }
 
-void merge_over_ranks(
-    Pager& pager,
+namespace {
+
+/// @param sum adds up a table over `size` ranks.
+void merge_tables(
     std::vector<TensorStatistics>& statistics,
-    const std::vector<std::vector<int>>& ranks) {
+    const std::vector<std::vector<int>>& ranks,
+    int rank,
+    int size,
+    const std::function<void(const at::Tensor&)>& sum) {
   const auto items = static_cast<int64_t>(statistics.size());
   // Every rank fills its row; the sum over the ranks is the whole table.
-  const at::Tensor table =
-      at::zeros({pager.ranks().size(), items, kFields}, at::kDouble);
+  const at::Tensor table = at::zeros({size, items, kFields}, at::kDouble);
   auto* rows = table.mutable_data_ptr<double>();
-  double* self_sums = rows + pager.ranks().rank() * items * kFields;
+  double* self_sums = rows + rank * items * kFields;
   for (const TensorStatistics& item : statistics) {
     const double fields[kFields] = {
         static_cast<double>(item.count),
@@ -98,14 +103,14 @@ void merge_over_ranks(
         item.squares};
     self_sums = std::copy(fields, fields + kFields, self_sums);
   }
-  pager.sum_over_ranks(table);
+  sum(table);
   const double* next = rows;
   std::fill(statistics.begin(), statistics.end(), TensorStatistics{});
-  for (int rank = 0; rank < pager.ranks().size(); ++rank) {
+  for (int other = 0; other < size; ++other) {
     for (size_t i = 0; i < statistics.size(); ++i, next += kFields) {
       const bool counts =
           ranks.empty() || ranks[i].empty() ||
-          std::find(ranks[i].begin(), ranks[i].end(), rank) != ranks[i].end();
+          std::find(ranks[i].begin(), ranks[i].end(), other) != ranks[i].end();
       if (counts) {
         statistics[i].merge(
             {static_cast<int64_t>(next[0]),
@@ -116,6 +121,38 @@ void merge_over_ranks(
       }
     }
   }
+}
+
+} // namespace
+
+void merge_over_ranks(
+    Pager& pager,
+    std::vector<TensorStatistics>& statistics,
+    const std::vector<std::vector<int>>& ranks) {
+  merge_tables(
+      statistics,
+      ranks,
+      pager.ranks().rank(),
+      pager.ranks().size(),
+      [&](const at::Tensor& table) { pager.sum_over_ranks(table); });
+}
+
+void merge_over_tensor_ranks(
+    Pager& pager,
+    std::vector<TensorStatistics>& statistics) {
+  Communicator* ranks = pager.ranks().tensor_control();
+  if (ranks == nullptr) {
+    return;
+  }
+  merge_tables(
+      statistics,
+      {},
+      ranks->rank(),
+      ranks->size(),
+      [&](const at::Tensor& table) {
+        ranks->all_reduce_sum(table, "statistics of the parts of layers")
+            .wait(pager.ranks().watch_failures());
+      });
 }
 
 } // namespace tessera::sharding

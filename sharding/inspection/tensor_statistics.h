@@ -40,4 +40,9 @@ void merge_over_ranks(
     std::vector<TensorStatistics>& statistics,
     const std::vector<std::vector<int>>& ranks = {});
 
+/// The same over the tensor-parallel ranks, of parts of the layers.
+void merge_over_tensor_ranks(
+    Pager& pager,
+    std::vector<TensorStatistics>& statistics);
+
 } // namespace tessera::sharding

@@ -20,6 +20,7 @@
 #include <bit>
 #include <exception>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -343,6 +344,22 @@ const char* describe_use(FileUse use) {
   return "uses files";
 }
 
+/// Of two texts of ValueHashes.
+ValueDifference difference_of(
+    int rank,
+    const std::string& text,
+    int other_rank,
+    const std::string& other_text) {
+  const std::vector<std::string> names =
+      ValueHashes::from_text(text).other_than(
+          ValueHashes::from_text(other_text));
+  return {
+      formatted("rank {} and rank {}", rank, other_rank),
+      formatted("'{}'", names.front()) +
+          (names.size() > 1 ? formatted(" and {} more", names.size() - 1)
+                            : "")};
+}
+
 } // namespace
 
 PageRanks::PageRanks(
@@ -633,14 +650,47 @@ ValueDifference PageRanks::find_difference(const ValueHashes& values) {
   while (other + 1 < texts.size() && texts[other] == texts[0]) {
     ++other;
   }
-  const std::vector<std::string> names =
-      ValueHashes::from_text(texts[0]).other_than(
-          ValueHashes::from_text(texts[other]));
-  return {
-      formatted("rank {} and rank {}", ranks[0], ranks[other]),
-      formatted("'{}'", names.front()) +
-          (names.size() > 1 ? formatted(" and {} more", names.size() - 1)
-                            : "")};
+  return difference_of(ranks[0], texts[0], ranks[other], texts[other]);
+}
+
+std::optional<ValueDifference> PageRanks::find_difference_of_experts(
+    const ValueHashes& values) {
+  const auto experts =
+      std::find_if(meshes_.begin(), meshes_.end(), [](const auto& mesh) {
+        return mesh->mesh().has(kPartAxis);
+      });
+  const int part =
+      experts == meshes_.end() ? 0 : (*experts)->mesh().index(kPartAxis);
+  const auto gathered = [&](const std::string& text) {
+    std::map<std::string, std::vector<std::pair<int, std::string>>> by_part;
+    const std::vector<std::string> texts = runtime::gather_texts(
+        control(),
+        formatted("{}\n{}", part, text),
+        "comparison of values of experts",
+        watch_failures());
+    for (size_t i = 0; i < texts.size(); ++i) {
+      const size_t end = texts[i].find('\n');
+      by_part[texts[i].substr(0, end)].emplace_back(
+          of_module().mesh().ranks()[i], texts[i].substr(end + 1));
+    }
+    return by_part;
+  };
+  const auto is_other = [](const auto& ranks) {
+    return std::find_if(ranks.begin(), ranks.end(), [&](const auto& rank) {
+      return rank.second != ranks.front().second;
+    });
+  };
+  // Names and hashes of all experts only where they differ.
+  for (const auto& [number, ranks] : gathered(std::to_string(values.hash()))) {
+    if (is_other(ranks) == ranks.end()) {
+      continue;
+    }
+    const auto texts = gathered(values.to_text()).at(number);
+    const auto other = is_other(texts);
+    return difference_of(
+        texts.front().first, texts.front().second, other->first, other->second);
+  }
+  return std::nullopt;
 }
 
 void PageRanks::sum(const at::Tensor& values) {
@@ -669,6 +719,15 @@ void PageRanks::max_over_parts(const at::Tensor& values) {
   }
 }
 
+Communicator* PageRanks::tensor_control() const {
+  for (const PartRanks& ranks : parts_) {
+    if (ranks.axis == kTensorAxis) {
+      return ranks.control;
+    }
+  }
+  return nullptr;
+}
+
 std::string PageRanks::first_over_parts(
     const std::string& text,
     Stages stages) {
@@ -689,6 +748,34 @@ std::string PageRanks::first_over_parts(
     first = found == texts.end() ? "" : *found;
   }
   return first;
+}
+
+void PageRanks::check_same_over_parts(const std::string& text) {
+  if (model_.size() == 1) {
+    return;
+  }
+  // The largest of these numbers and the smallest are equal if all are.
+  const auto number = static_cast<int64_t>(
+      std::hash<std::string>{}(text)&std::numeric_limits<int64_t>::max());
+  const at::Tensor bounds = at::tensor({number, -number}, at::kLong);
+  max_over_parts(bounds);
+  const auto* values = bounds.const_data_ptr<int64_t>();
+  if (values[0] == -values[1]) {
+    return;
+  }
+  std::string lines =
+      formatted("\n  rank {}: {}", of_module().mesh().rank(), text);
+  for (const PartRanks& ranks : parts_) {
+    const std::vector<std::string> of_ranks = runtime::gather_texts(
+        *ranks.control, lines, "settings of a step", watch_failures());
+    lines.clear();
+    for (const std::string& line : of_ranks) {
+      lines += line;
+    }
+  }
+  TESSERA_FAIL(
+      "the ranks have other settings for this step:{}\nEvery rank must set the same learning rate and limits of clipping, also those of other pipeline stages and of other parts of the layers. A schedule that follows a loss needs it on all of them (Engine::sum_over_ranks()).",
+      lines);
 }
 
 void PageRanks::check_same_seeds(const torch::nn::Module& module) {

@@ -147,6 +147,10 @@ class PageRanks {
   /// Finds where hashes differ that are not the same on all ranks. Collective;
   /// the same result on all of them.
   ValueDifference find_difference(const ValueHashes& values);
+  /// The same of experts, between ranks that have the same; nothing if there is
+  /// none. Collective over these ranks, which have agreed to compare.
+  std::optional<ValueDifference> find_difference_of_experts(
+      const ValueHashes& values);
 
   /// Sums a small CPU tensor over these ranks, in place. Collective; blocks.
   void sum(const at::Tensor& values);
@@ -164,6 +168,9 @@ class PageRanks {
   /// parameters' device.
   void sum_over_model(const at::Tensor& values);
   void max_over_parts(const at::Tensor& values);
+  /// The ranks that divide the layers of this one, for small CPU tensors; null:
+  /// there are no others.
+  Communicator* tensor_control() const;
   enum class Stages { kOne, kAll };
   /// Returns the first text that is not empty, by pipeline stage and
   /// tensor-parallel rank: so an error of ranks with one part of the model is
@@ -172,6 +179,12 @@ class PageRanks {
   std::string first_over_parts(
       const std::string& text,
       Stages stages = Stages::kAll);
+
+  /// Checks what the ranks that have the other parts of the model state
+  /// together. Collective over them; blocks.
+  /// @param text the same on all of them.
+  /// @throws tessera::Error on all of them if it is not, with all texts.
+  void check_same_over_parts(const std::string& text);
 
   /// Checks that ranks which fill parts of the same lazy parameters do so from
   /// the same seeds. Collective; blocks.

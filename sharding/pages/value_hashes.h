@@ -38,6 +38,7 @@ class ValueHashes {
 /// write the same.
 struct WrittenValues {
   ValueHashes values;
+  ValueHashes experts; ///< of those that only some ranks have
   /// Something was written, also if this rank has nothing of it to compare.
   bool is_pending = false;
   /// The ranks of all pipeline stages write together, not those of one.

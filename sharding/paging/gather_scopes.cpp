@@ -72,7 +72,7 @@ void GatherScopes::unpin(
 void GatherScopes::write_back(Page& page) noexcept {
   try {
     unsharder_.settle_shard(page);
-    add_hashes(page, page.full(), context_.ranks->written().values);
+    add_hashes(page, page.full(), context_.ranks->written());
     page.write_back();
   } catch (const std::exception& error) {
     const std::string message = "the values written to group '" + page.name() +
@@ -86,10 +86,12 @@ void GatherScopes::write_back(Page& page) noexcept {
 void GatherScopes::add_hashes(
     const Page& page,
     const at::Tensor& full,
-    ValueHashes& hashes) const {
-  if (context_.ranks->size() == 1 || page.spec().of_experts) {
+    WrittenValues& written) const {
+  if (context_.ranks->size() == 1) {
     return;
   }
+  ValueHashes& hashes =
+      page.spec().of_experts ? written.experts : written.values;
   for (size_t i = 0; i < page.parameters().size(); ++i) {
     hashes.add(page.parameters()[i].record.name(), page.view_of(full, i));
   }

@@ -51,10 +51,11 @@ class GatherScopes {
     return reducer_.compare(values);
   }
   /// Adds hashes of a page's whole values ([padded_numel]), which all ranks
-  /// write alike. Does nothing for one rank, and for experts, of which ranks
-  /// have other ones.
-  void add_hashes(const Page& page, const at::Tensor& full, ValueHashes& hashes)
-      const;
+  /// that have it write alike. Does nothing for one rank.
+  void add_hashes(
+      const Page& page,
+      const at::Tensor& full,
+      WrittenValues& written) const;
 
   /// Returns this rank's shard of a page's values as the optimizer has them, in
   /// memory on the parameters' device: [shard_numel], of its master's dtype.

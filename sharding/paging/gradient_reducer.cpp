@@ -87,8 +87,12 @@ void GradientReducer::check_written(bool on_all_stages) {
     ranks.written().is_pending = ranks.written().on_all_stages = true;
   }
   std::string problem;
-  if (!written.values.empty()) {
-    if (const auto difference = compare(written.values)) {
+  if (!written.values.empty() || !written.experts.empty()) {
+    auto difference = compare(written.values);
+    if (!difference && !written.experts.empty()) {
+      difference = ranks.find_difference_of_experts(written.experts);
+    }
+    if (difference) {
       problem = formatted(
           "gather() or for_each_parameter(): {} have written other values to {}; each rank's part of it is now as this rank wrote it. Write the same values on every rank, or what one rank alone has with load_weights(), and load a checkpoint to go on.",
           difference->ranks,

@@ -123,6 +123,53 @@ TEST_P(GradientTraps, RanksThatUseDifferentParametersOfOneGroup) {
   });
 }
 
+// What zero_grad() has dropped of a step does not count: the step begins again,
+// also where a rank then uses other layers than others.
+TEST_P(GradientTraps, StepsThatBeginAgainMayLackALayerOnOneRank) {
+  for (const int stage : {1, 2, 3}) {
+    for (const bool one_group : {false, true}) {
+      for (const int dropped : {1, 2}) {
+        SCOPED_TRACE(
+            std::to_string(stage) + (one_group ? " one group " : " groups ") +
+            std::to_string(dropped));
+        run_ranks(GetParam(), [&](World& world) {
+          auto options = group_per_layer();
+          options.sharding.zero_stage = stage;
+          options.sharding.groups.min_group_numel = one_group ? 1 << 20 : 0;
+          Twin<BranchesImpl> twin(options);
+          const auto both = [](BranchesImpl& net, const at::Tensor& x) {
+            return net.forward(x, true).square().mean() +
+                   net.forward(x, false).square().mean();
+          };
+          for (int step = 0; step < 8; ++step) {
+            const auto loss_of = [&](int rank) {
+              return [&, rank](BranchesImpl& net, const at::Tensor& x) {
+                return step < 2 ? both(net, x)
+                                : net.forward(x, (rank + step) % 2 == 0)
+                                      .square()
+                                      .mean();
+              };
+            };
+            for (int i = 0; step % 3 == 1 && i < dropped; ++i) {
+              twin.wrapped_backward(50 + step + i, both);
+            }
+            if (step % 3 == 1) {
+              twin.engine.zero_grad();
+            }
+            for (int r = 0; r < world.size(); ++r) {
+              (loss_of(r)(*twin.plain, batch_of(step, r)) / world.size())
+                  .backward();
+            }
+            twin.wrapped_backward(step, loss_of(world.rank()));
+            twin.step();
+            twin.expect_same_parameters("after step " + std::to_string(step));
+          }
+        });
+      }
+    }
+  }
+}
+
 TEST_P(GradientTraps, GroupUsedThreeTimes) {
   run_ranks(GetParam(), [](World&) {
     Twin<StackImpl> twin;

@@ -3,6 +3,8 @@
 // or an error on all of them.
 #include "engine/twin.h"
 #include "support/ranks.h"
+#include "tessera/runtime/comm/parallel_mesh.h"
+#include "tessera/sharding/expert_parallel/divided_experts.h"
 
 #include <functional>
 #include <utility>
@@ -11,6 +13,8 @@
 namespace tessera::tests::written_values_test {
 
 namespace {
+
+using sharding::DividedExperts;
 
 EngineOptions options_of_stage(int stage) {
   EngineOptions options;
@@ -101,6 +105,47 @@ TEST(WrittenValues, OtherOnesOfVisitorsAreAnError) {
     };
     write(0.5);
     expect_error([&] { write(world.rank()); }, kTold);
+  });
+}
+
+// Ranks with other experts write other values, those with the same the same.
+TEST(WrittenValues, OfExpertsAreThoseOfTheRanksThatHaveThem) {
+  run_ranks(4, [&](World& world) {
+    const ParallelMesh mesh({.expert = 2}, world.size(), world.size());
+    const int part = mesh.index(ParallelGroup::kExpert, world.rank());
+    auto net = std::make_shared<torch::nn::Module>();
+    net->register_module("layer", torch::nn::Linear(3, 4));
+    const auto experts =
+        net->register_module("experts", std::make_shared<DividedExperts>());
+    const auto expert = experts->register_module(
+        "expert" + std::to_string(part), torch::nn::Linear(4, 5));
+    EngineOptions options = options_of_stage(3);
+    options.parallel = &mesh;
+    Engine engine = wrap(net, options);
+    const auto write = [&](double value) {
+      auto scope = engine.gather({.writable = true});
+      const torch::NoGradGuard no_grad;
+      expert->weight.fill_(value);
+      scope.commit();
+    };
+    write(part);
+    expect_error(
+        [&] { write(world.rank() == 3 ? 1.5 : part); },
+        {"rank 1 and rank 3 have written other values to 'experts.expert1.weight';"});
+    expect_error(
+        [&] {
+          engine.for_each_parameter(
+              [&](const std::string& name, const at::Tensor& value) {
+                if (name == "experts.expert0.bias") {
+                  value.fill_(world.rank());
+                }
+              },
+              /*writable=*/true);
+        },
+        {"rank 0 and rank 2 have written other values to 'experts.expert0.bias';"});
+    write(part + 2);
+    const auto scope = engine.gather();
+    EXPECT_TRUE(expert->weight.eq(part + 2).all().item<bool>());
   });
 }
 

@@ -252,6 +252,18 @@ TEST_F(RunTraining, SaysWhichParametersRulesAreFor) {
   }
 }
 
+TEST_F(RunTraining, RefusesRanksWithOtherSettings) {
+  on_ranks(2, [&] {
+    const bool is_first = std::string(std::getenv("RANK")) == "0";
+    expect_error(
+        [&] {
+          run_training(config(
+              {is_first ? "training.batch_size=4" : "training.batch_size=6"}));
+        },
+        {"training.batch_size is 4 on rank 0 and 6 on rank 1"});
+  });
+}
+
 TEST_F(RunTraining, ChecksExamplesByTheHeadBeforeItWritesAnything) {
   write({{"features", features()}});
   on_ranks(1, [&] {

@@ -2,6 +2,7 @@
 // Where ranks with one part of a model write other values than each other, all
 // ranks of the job get the same error, and none waits for another.
 #include "engine/parallel/mesh_checkpoint.h"
+#include "tessera/engine/parallel/parallel_run.h"
 #include "tessera/runtime/comm/gather_texts.h"
 
 #include <functional>
@@ -172,6 +173,72 @@ TEST(MeshOptions, AreThoseOfAllStagesAndParts) {
       job.train(0);
     });
   }
+}
+
+TEST(MeshOptions, RulesMayBeForLayersOfAnyStage) {
+  run_ranks(kStagesLayout.world_size(), [&](World& world) {
+    EngineOptions options = mesh_options();
+    options.optimizer.parameters = {
+        {.pattern = "head\\.weight", .weight_decay = 0.25},
+        {.pattern = "embedding\\..*", .lr_scale = 0.5}};
+    MeshJob job(world, kStagesLayout, options);
+    job.train(0);
+    options.optimizer.parameters[0].pattern = "haed\\.weight";
+    expect_error_of_all(
+        world,
+        [&] { const MeshJob other(world, kStagesLayout, options); },
+        {"optimizer.parameters: 'haed\\.weight' matches nothing",
+         "'head.weight'"});
+  });
+}
+
+// Neither a wait for each other, nor other steps without a word.
+TEST(MeshSettings, OfAStepAreThoseOfAllStagesAndParts) {
+  const MeshLayout layout{
+      "tensor2_pipeline2", {.shard = 1, .tensor = 2, .pipeline = 2}};
+  for (const int other : {1, 2}) {
+    for (const bool clips : {false, true}) {
+      run_ranks(layout.world_size(), [&](World& world) {
+        MeshJob job(world, layout, mesh_options());
+        job.train(0);
+        if (clips) {
+          job.engine().multiply_gradients(world.rank() == other ? 0.5 : 0.25);
+        } else if (world.rank() == other) {
+          job.engine().set_learning_rate(0.5);
+        }
+        const std::string named = formatted(
+            "rank {}: {}",
+            other,
+            clips
+                ? "takes the norm of the gradients with p = 2 (multiply_gradients(0.5), clip_grad_norm(0.5))"
+                : "applies the gradients at the learning rate 0.5 (clip_grad_norm(0.5))");
+        expect_error_of_all(
+            world,
+            [&] { job.train(1); },
+            {"the ranks have other settings for this step:",
+             "rank 0: ",
+             named.c_str()});
+      });
+    }
+  }
+}
+
+TEST(MeshSettings, OfPipelinesAreThoseOfAllRanks) {
+  run_ranks(2, [&](World& world) {
+    ParallelOptions options;
+    options.sizes.pipeline = 2;
+    expect_error_of_all(
+        world,
+        [&] { const ParallelRun run(world, options, 4 - 2 * world.rank()); },
+        {"training.accumulate is 4 on rank 0 and 2 on rank 1"});
+    options.schedule = world.rank() == 0
+                           ? PipelineScheduleKind::kGPipe
+                           : PipelineScheduleKind::kOneForwardOneBackward;
+    expect_error_of_all(
+        world,
+        [&] { const ParallelRun run(world, options, 4); },
+        {"parallel.schedule is \"gpipe\" on rank 0 and \"1f1b\" on rank 1"});
+  });
 }
 
 } // namespace tessera::engine::mesh_agreement_test

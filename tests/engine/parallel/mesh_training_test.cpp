@@ -8,6 +8,7 @@
 #include "support/ranks.h"
 #include "support/tensor_parts.h"
 #include "tessera/engine/engine.h"
+#include "tessera/engine/inspect_engine.h"
 #include "tessera/pipeline/make_schedule.h"
 #include "tessera/pipeline/pipeline_executor.h"
 #include "tessera/runtime/comm/parallel_groups.h"
@@ -257,6 +258,15 @@ TEST_P(MeshTraining, IsThatOfOneRank) {
           EXPECT_TRUE(value.allclose(expected, 1e-7, 1e-8))
               << name << (value - expected).abs().max();
         });
+    // Of whole parameters, whatever this rank has of them.
+    for (const TensorSummary& row : inspect_model(engine)) {
+      SCOPED_TRACE(row.name);
+      const at::Tensor& whole = alone.parameters.at(row.name);
+      EXPECT_EQ(row.sizes, whole.sizes().vec());
+      EXPECT_EQ(row.value.count, whole.numel());
+      EXPECT_NEAR(row.value.max, whole.max().item<double>(), 1e-7);
+      EXPECT_NEAR(row.value.norm(), whole.norm().item<double>(), 1e-6);
+    }
   });
 }
 

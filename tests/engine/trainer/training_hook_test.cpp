@@ -104,6 +104,18 @@ std::map<std::string, at::Tensor> trained(
 
 } // namespace
 
+TEST(TrainerOptions, AreThoseOfAllRanks) {
+  const TemporaryFolder folder;
+  run_ranks(2, [&](World& world) {
+    TrainerOptions options;
+    options.run_folder = folder / "run";
+    options.clip_grad_norm = 0.5 + world.rank();
+    expect_error(
+        [&] { trained(world, options, {}); },
+        {"training.clip_grad_norm is 0.5 on rank 0 and 1.5 on rank 1"});
+  });
+}
+
 TEST(TrainingHook, IsCalledAtEachPoint) {
   const TemporaryFolder folder;
   run_ranks(2, [&](World& world) {
