@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/engine/parallel/parallel_run.h"
 
-#include "tessera/engine/option_agreement.h"
+#include "tessera/runtime/comm/gather_texts.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/option_check.h"
+#include "tessera/runtime/core/option_texts.h"
 
+#include <nlohmann/json.hpp>
+
+#include <cstddef>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace tessera {
 
@@ -130,12 +135,27 @@ const ParallelOptions& same_on_all_ranks(
   }
   texts["training.accumulate"] = std::to_string(micro_batches);
   const auto ranks = world.new_communicator("parallel options");
-  const auto difference = engine::find_rank_difference(*ranks, texts);
-  TESSERA_CHECK(
-      !difference,
-      "ParallelRun: {} is {}. Give all ranks the same.",
-      difference->path,
-      difference->text(engine::numbers_of_ranks(world.size())));
+  const std::string own = nlohmann::json(texts).dump();
+  if (runtime::are_equal(*ranks, own, "comparison of parallel options")) {
+    return options;
+  }
+  std::vector<runtime::OptionTexts> all;
+  for (const std::string& text :
+       runtime::gather_texts(*ranks, own, "parallel options that differ")) {
+    all.push_back(nlohmann::json::parse(text));
+  }
+  for (const auto& [path, value] : all.front()) {
+    for (size_t rank = 1; rank < all.size(); ++rank) {
+      const auto other = all[rank].find(path);
+      TESSERA_CHECK(
+          other != all[rank].end() && other->second == value,
+          "ParallelRun: {} is {} on rank 0 and {} on rank {}. Give all ranks the same.",
+          path,
+          value,
+          other == all[rank].end() ? "not set" : other->second,
+          rank);
+    }
+  }
   return options;
 }
 

@@ -185,10 +185,10 @@ TEST_F(ObjectivesTraining, SaysWhatRulesAndScoresAreOf) {
          R"(optimizer.parameters=[{"pattern": "bert\\.encoder\\.layer\\.0\\..*",
             "lr_scale": 0.5}])"}));
   });
-  for (const char* part :
-       {R"(optimizer.parameters[0] 'bert\.encoder\.layer\.0\..*': 16 of )",
-        "tokens of 30 documents in sequences of 32; ",
-        " of them are not scored, as they fill no sequence"}) {
+  for (
+      const char* part :
+      {R"(optimizer.parameters[0] 'bert\.encoder\.layer\.0\..*': 16 of )",
+       "held-out data: 1021 tokens of 34 documents in sequences of 30; 1 token is not scored"}) {
     EXPECT_NE(job.output.find(part), std::string::npos) << part << job.output;
   }
 }
