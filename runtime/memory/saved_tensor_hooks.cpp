@@ -2,6 +2,7 @@
 #include "tessera/runtime/memory/saved_tensor_hooks.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/memory/dry_heap.h"
 
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
@@ -19,31 +20,49 @@ namespace {
 
 namespace autograd = torch::autograd;
 
-/// The sinks of all scopes, most recent last.
+/// The sinks of all scopes, most recent last. Dry runs of other threads, such
+/// as the stages of a planned pipeline, are jobs of their own in this process:
+/// a sink whose scope began in a dry run takes what that run saves, and no
+/// other.
 class Sinks {
  public:
+  /// Of any thread.
   bool any() const {
     return any_.load(std::memory_order_acquire);
   }
+  /// Of the calling thread; null if it has none.
   std::shared_ptr<ActivationSink> latest() const {
+    const DryHeap* heap = dry_allocation().heap.get();
     const std::lock_guard lock(mutex_);
-    return sinks_.empty() ? nullptr : sinks_.back();
+    const auto found =
+        std::find_if(sinks_.rbegin(), sinks_.rend(), [heap](const Entry& each) {
+          return each.heap == heap;
+        });
+    return found == sinks_.rend() ? nullptr : found->sink;
   }
   void add(std::shared_ptr<ActivationSink> sink) {
     const std::lock_guard lock(mutex_);
-    sinks_.push_back(std::move(sink));
+    sinks_.push_back({std::move(sink), dry_allocation().heap.get()});
     any_ = true;
   }
   void remove(const std::shared_ptr<ActivationSink>& sink) {
     const std::lock_guard lock(mutex_);
-    const auto found = std::find(sinks_.rbegin(), sinks_.rend(), sink);
+    const auto found = std::find_if(
+        sinks_.rbegin(), sinks_.rend(), [&sink](const Entry& each) {
+          return each.sink == sink;
+        });
     sinks_.erase(std::next(found).base());
     any_ = !sinks_.empty();
   }
 
  private:
+  struct Entry {
+    std::shared_ptr<ActivationSink> sink;
+    const DryHeap* heap; ///< of the dry run of its scope; null: in none
+  };
+
   mutable std::mutex mutex_;
-  std::vector<std::shared_ptr<ActivationSink>> sinks_;
+  std::vector<Entry> sinks_;
   std::atomic<bool> any_{false};
 };
 
@@ -164,7 +183,7 @@ SavedTensorScope::~SavedTensorScope() {
 }
 
 bool saved_tensors_have_sink() {
-  return sinks().any();
+  return sinks().any() && sinks().latest() != nullptr;
 }
 
 SaveToHostScope::SaveToHostScope(bool to_host)

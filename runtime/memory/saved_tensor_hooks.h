@@ -17,10 +17,11 @@
 
 namespace tessera::runtime {
 
-/// While it exists, tensors that autograd saves on any thread go to `sink`. If
-/// several scopes exist, the most recent one gets all tensors. Without one, an
-/// operator pays a virtual call and an atomic load per saved tensor. Begin and
-/// end it outside of forward and backward; graphs may outlive it. Thread-safe.
+/// While it exists, tensors that autograd saves on any thread go to `sink`, or
+/// if it began in a dry run, those of that run; of several scopes, the most
+/// recent one gets all. Without one, an operator pays a virtual call and a
+/// load. Not to begin or end in forward or backward; graphs may outlive it.
+/// Thread-safe.
 class SavedTensorScope {
  public:
   explicit SavedTensorScope(std::shared_ptr<ActivationSink> sink);
@@ -32,7 +33,7 @@ class SavedTensorScope {
   std::shared_ptr<ActivationSink> sink_;
 };
 
-/// Whether any SavedTensorScope exists.
+/// Whether a SavedTensorScope takes what this thread saves.
 bool saved_tensors_have_sink();
 
 /// While it exists, tensors that this thread saves go to the host, whatever the

@@ -2,12 +2,14 @@
 #include "tessera/runtime/memory/saved_tensor_hooks.h"
 
 #include "support/expect_error.h"
+#include "tessera/runtime/dry_run/dry_run.h"
 
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/torch.h>
 
 #include <atomic>
+#include <future>
 #include <thread>
 #include <vector>
 
@@ -117,6 +119,32 @@ TEST_F(SavedTensorHooks, OnlyInsideOfAScope) {
   EXPECT_TRUE(torch::equal(x.grad(), torch::full({3}, 2.0).exp()));
   before.backward();
   after.backward();
+}
+
+/// The stages of a planned pipeline are dry runs on threads of one process.
+TEST_F(SavedTensorHooks, DryRunsHaveScopesOfTheirOwn) {
+  const auto others = std::make_shared<CopyingSink>();
+  const SavedTensorScope scope(sink);
+  std::promise<void> begun;
+  std::promise<void> looked;
+  std::thread stage([&] {
+    const DryRun run(c10::kCPU);
+    EXPECT_FALSE(saved_tensors_have_sink());
+    const SavedTensorScope own(others);
+    EXPECT_TRUE(saved_tensors_have_sink());
+    begun.set_value();
+    looked.get_future().wait();
+    leaf().exp();
+  });
+  begun.get_future().wait();
+  EXPECT_TRUE(saved_tensors_have_sink());
+  leaf().exp();
+  EXPECT_EQ(sink->taken, 1);
+  EXPECT_EQ(others->taken, 0);
+  looked.set_value();
+  stage.join();
+  EXPECT_EQ(sink->taken, 1);
+  EXPECT_EQ(others->taken, 1);
 }
 
 TEST_F(SavedTensorHooks, TheLatestScopeTakesAll) {
