@@ -180,6 +180,11 @@ class PlannedRank {
         }
       });
     }
+    // Their limit may be all that other state leaves of host memory.
+    const auto host = static_cast<size_t>(MemoryTier::kHost);
+    const auto saved = static_cast<size_t>(MemoryPurpose::kActivations);
+    result.planned[host][saved] =
+        steps_.measured_memory(MemoryTier::kHost)[saved];
     result.timeline = recorder_.timeline();
     result.peak = recorder_.peak();
     result.peak_bytes = result.peak.total();

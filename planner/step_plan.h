@@ -40,8 +40,8 @@ struct MemoryMoment {
 
 struct StepMemoryPlan {
   int rank = 0;
-  /// Bytes by tier and purpose, as wrap() plans them (Engine::planned_memory),
-  /// with those of PlannedBeside::engine.
+  /// Bytes by tier and purpose, of both engines, as wrap() plans them; but of
+  /// activations in host memory, where that is a limit, what the steps took.
   TierBytes planned{};
   /// Activations when the first micro-batch's forward has ended; 0 with
   /// pipeline stages, whose forwards and backwards alternate.

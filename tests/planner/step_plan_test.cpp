@@ -159,6 +159,25 @@ std::vector<Case> cases() {
        0,
        {},
        on(2, {.shard = 1, .pipeline = 2}, 4)},
+      {"pipeline2_offloaded",
+       "GPT2LMHeadModel",
+       kGpt2,
+       8,
+       128,
+       0,
+       offload,
+       on(2, {.shard = 1, .pipeline = 2}, 4)},
+      // What the rest leaves of host memory is a limit.
+      {"host_budget",
+       "GPT2LMHeadModel",
+       kGpt2,
+       8,
+       128,
+       0,
+       with([](EngineOptions& options) {
+         options.placement.activations = MemoryTier::kHost;
+         options.memory.host_bytes = int64_t{2} << 30;
+       })},
   };
 }
 
@@ -210,8 +229,18 @@ PlannedTraining training_of(const Case& subject, const zoo::ModelInput& input) {
       }};
 }
 
+int64_t of_activations(const MemoryBytes& bytes) {
+  return bytes[static_cast<size_t>(MemoryPurpose::kActivations)];
+}
+
+/// Of memory.
+struct Measured {
+  int64_t peak = 0; ///< of the device
+  int64_t host_activations = 0;
+};
+
 /// The steps that plan() takes, with numbers.
-int64_t measured_peak(
+Measured measured_memory(
     const Case& subject,
     const PlannedTraining& training,
     World& world) {
@@ -252,7 +281,9 @@ int64_t measured_peak(
     }
     engine.step();
   }
-  return runtime::cpu_bytes_peak() - before;
+  return {
+      runtime::cpu_bytes_peak() - before,
+      of_activations(engine.measured_memory(MemoryTier::kHost))};
 }
 
 void expect_planned(const Case& given, World& world) {
@@ -264,8 +295,8 @@ void expect_planned(const Case& given, World& world) {
   const PlannedTraining training = training_of(subject, input);
   const StepMemoryPlan plan =
       tessera::plan(training, subject.options, subject.job);
-  const auto measured =
-      static_cast<double>(measured_peak(subject, training, world));
+  const Measured memory = measured_memory(subject, training, world);
+  const auto measured = static_cast<double>(memory.peak);
   const auto said = static_cast<double>(plan.peak_bytes);
   std::fprintf(
       stderr,
@@ -286,6 +317,10 @@ void expect_planned(const Case& given, World& world) {
   // All is counted: what differs is the allocator's header of each block, and
   // how many threads have buffers.
   EXPECT_NEAR(said / measured, 1, 0.01) << subject.name;
+  EXPECT_EQ(
+      of_activations(plan.planned[static_cast<size_t>(MemoryTier::kHost)]),
+      memory.host_activations)
+      << subject.name;
 }
 
 class StepPlan : public ::testing::TestWithParam<Case> {};
@@ -319,6 +354,7 @@ TEST(StepPlanOfAllModels, IsMade) {
     for (const c10::DeviceType device : {c10::kCPU, c10::kCUDA}) {
       PlannedJob job;
       job.device = device;
+      job.clips_gradients = true;
       EngineOptions options;
       options.log_memory = false;
       try {
@@ -338,6 +374,10 @@ TEST(StepPlanOfAllModels, IsMade) {
             job);
         EXPECT_GT(plan.flops(), 0);
         EXPECT_GT(plan.peak.activations, 0);
+        // They have no branches on values, and the engine's are not theirs.
+        for (const std::string& each : plan.assumptions) {
+          EXPECT_EQ(each.find("read zero"), std::string::npos) << each;
+        }
       } catch (const std::exception& error) {
         ADD_FAILURE() << std::string(error.what()).substr(0, 300);
       }
