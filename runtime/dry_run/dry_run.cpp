@@ -4,6 +4,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/dry_run/cuda_operators.h"
 #include "tessera/runtime/dry_run/dry_call.h"
+#include "tessera/runtime/dry_run/engine_reads.h"
 #include "tessera/runtime/dry_run/measured_call.h"
 #include "tessera/runtime/memory/cpu_product_memory.h"
 #include "tessera/runtime/memory/product_padding.h"
@@ -49,6 +50,12 @@ constexpr size_t kMostComputedBytes = size_t{32} << 20;
 DryRun*& current_run() {
   static thread_local DryRun* current = nullptr;
   return current;
+}
+
+/// EngineReads that live on this thread.
+int& engine_reads() {
+  static thread_local int count = 0;
+  return count;
 }
 
 enum class OperatorWay {
@@ -599,7 +606,7 @@ class DryOperator {
     call_.for_each_tensor([&](const at::Tensor& tensor, size_t) {
       all_values = all_values && has_values(tensor);
     });
-    if (!all_values) {
+    if (!all_values && engine_reads() == 0) {
       run_.assume(
           full_name(op_.schema()) + " read zero in '" + run_.module() + "'");
     }
@@ -1027,6 +1034,14 @@ bool DryKernel::count(const at::Tensor& tensor) {
 
 void DryRun::assume(std::string label) {
   assumptions_.insert(std::move(label));
+}
+
+EngineReads::EngineReads() {
+  ++dry_operator::engine_reads();
+}
+
+EngineReads::~EngineReads() {
+  --dry_operator::engine_reads();
 }
 
 bool computes_on_cpu(c10::Device device) {

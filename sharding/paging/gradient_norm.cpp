@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/sharding/paging/gradient_norm.h"
 
+#include "tessera/runtime/dry_run/engine_reads.h"
+
 #include <ATen/ops/amax.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/isnan.h>
@@ -201,6 +203,7 @@ at::Tensor GradientSums::total_on_device(
 }
 
 double gradient_norm(Pager& pager, GradientSums& sums, double p) {
+  const runtime::EngineReads reads;
   const bool largest = std::isinf(p);
   // Of pages by their number of replicas: the ranks add up all replicas, as
   // well as all experts. Every rank has the same numbers.
@@ -281,6 +284,7 @@ at::Tensor gradient_norm_on_device(Pager& pager, GradientSums& sums, double p) {
 }
 
 NonfiniteGradients find_nonfinite_gradients(Pager& pager, GradientSums& sums) {
+  const runtime::EngineReads reads;
   double local = 0;
   const size_t parameters = pager.pages().entries().size();
   size_t first = parameters;

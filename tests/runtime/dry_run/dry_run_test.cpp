@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Operators of a dry run have shapes, bytes and arithmetic, but no memory.
 #include "tessera/runtime/dry_run/dry_run.h"
+#include "tessera/runtime/dry_run/engine_reads.h"
 
 #include "support/expect_error.h"
 #include "tessera/runtime/core/format.h"
@@ -86,6 +87,19 @@ TEST(DryRun, ComputesWhatHasValues) {
   EXPECT_TRUE(run.assumptions().empty());
   // Weights have none.
   EXPECT_EQ(torch::rand({3}).sum().item<float>(), 0);
+  EXPECT_EQ(run.assumptions().size(), 1);
+}
+
+TEST(DryRun, DoesNotNoteWhatTheEngineReads) {
+  DryRun run;
+  const at::Tensor x = torch::rand({3});
+  {
+    const EngineReads outer;
+    { const EngineReads inner; }
+    EXPECT_EQ(x.sum().item<float>(), 0);
+  }
+  EXPECT_TRUE(run.assumptions().empty());
+  x.sum().item<float>();
   EXPECT_EQ(run.assumptions().size(), 1);
 }
 
