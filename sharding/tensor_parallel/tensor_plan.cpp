@@ -13,9 +13,11 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 namespace tessera {
 
@@ -177,6 +179,65 @@ class Planner {
   std::vector<torch::nn::EmbeddingImpl*> tables_;
 };
 
+/// The names of a plan's entries. Those without a `*`, of which a mixture of
+/// experts has tens of thousands, are looked up and not compared with each
+/// module's.
+class PlanNames {
+ public:
+  explicit PlanNames(const TensorPlan& plan) {
+    for (size_t i = 0; i < plan.size(); ++i) {
+      const std::string& name = plan[i].pattern;
+      if (name.find('*') == std::string::npos) {
+        exact_.try_emplace(name, Exact{i});
+      } else {
+        globs_.add_glob(name);
+        glob_entries_.push_back(i);
+      }
+    }
+  }
+
+  /// The first entry that matches. All that match count as used.
+  std::optional<size_t> first_match(const std::string& name) {
+    std::optional<size_t> first;
+    if (const auto glob = globs_.first_match(name)) {
+      first = glob_entries_[*glob];
+    }
+    if (const auto found = exact_.find(name); found != exact_.end()) {
+      found->second.used = true;
+      first =
+          std::min(first.value_or(found->second.entry), found->second.entry);
+    }
+    return first;
+  }
+
+  /// @throws tessera::Error if an entry has matched none of the module's names.
+  void check_all_used(const torch::nn::Module& module) const {
+    globs_.check_all_used();
+    for (const auto& [name, exact] : exact_) {
+      if (!exact.used) {
+        runtime::NamePatterns missing(kApply);
+        missing.add_glob(name);
+        for (const auto& item : module.named_modules()) {
+          missing.first_match(item.key());
+        }
+        missing.check_all_used();
+      }
+    }
+  }
+
+ private:
+  static constexpr const char* kApply = "apply_tensor_plan";
+
+  struct Exact {
+    size_t entry = 0; ///< the first of the name
+    bool used = false;
+  };
+
+  runtime::NamePatterns globs_{kApply};
+  std::vector<size_t> glob_entries_;
+  std::unordered_map<std::string, Exact> exact_;
+};
+
 } // namespace
 
 const char* to_string(TensorDivision division) {
@@ -201,16 +262,13 @@ void apply_tensor_plan(
       tp.group != nullptr,
       "apply_tensor_plan: there is no group: set TensorParallel::group; for a single rank, use a Communicator of one.");
   Planner planner(tp);
-  runtime::NamePatterns patterns("apply_tensor_plan");
-  for (const TensorPlanEntry& entry : plan) {
-    patterns.add_glob(entry.pattern);
-  }
+  PlanNames names(plan);
   for (const auto& item : module.named_modules()) {
-    if (const auto first = patterns.first_match(item.key())) {
+    if (const auto first = names.first_match(item.key())) {
       planner.add(item.key(), *item.value(), plan[*first]);
     }
   }
-  patterns.check_all_used();
+  names.check_all_used(module);
   const c10::NoGradGuard no_grad;
   planner.apply();
 }

@@ -9,10 +9,12 @@
 #include "tessera/sharding/lazy/lazy.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <functional>
+#include <string>
 #include <vector>
 
 namespace tessera::sharding::tensor_plan_test {
@@ -297,6 +299,31 @@ TEST(TensorPlan, DividesSequencesOfOneText) {
   });
 }
 
+/// As a mixture of experts has them: what it costs does not grow with the
+/// square of their number.
+TEST(TensorPlan, ThousandsOfNamesTakeLittleMemory) {
+  tests::run_ranks(1, [](World& world) {
+    auto group = world.new_communicator("tensor");
+    constexpr int kExperts = 3000;
+    torch::nn::ModuleList experts;
+    TensorPlan plan;
+    for (int i = 0; i < kExperts; ++i) {
+      experts->push_back(torch::nn::Linear(2, 2));
+      plan.push_back({std::to_string(i), kColumn});
+    }
+    const auto peak_kib = [] {
+      rusage usage{};
+      EXPECT_EQ(::getrusage(RUSAGE_SELF, &usage), 0);
+      return usage.ru_maxrss;
+    };
+    const auto before = peak_kib();
+    apply_tensor_plan(*experts, plan, {group.get()});
+    // Each name beside each other one would be 9 million strings of 32 bytes.
+    EXPECT_LT(peak_kib() - before, 64 << 10);
+    EXPECT_EQ(count_divided(*experts), 2U * kExperts);
+  });
+}
+
 TEST(TensorPlan, SaysWhatCannotBeDivided) {
   tests::run_ranks(2, [](World& world) {
     auto group = world.new_communicator("tensor");
@@ -314,6 +341,9 @@ TEST(TensorPlan, SaysWhatCannotBeDivided) {
          "attention.query",
          "text without dots"});
     expect({{"layers.*", kColumn}}, {"'layers.0'", "PlainLayer", "Linear"});
+    expect(
+        {{"layers.0.mlp.0", kColumn}, {"layers.0.mpl.2", kRow}},
+        {"'layers.0.mpl.2'", "matches nothing", "layers.0.mlp.2"});
     expect({{"head", kVocab}}, {"'head'", "Linear", "kVocab", "Embedding"});
     expect({{"embed", kRow}}, {"'embed'", "kRow", "Linear"});
     expect(
