@@ -43,16 +43,18 @@ void OptimizerRules::check_all_used(
     Communicator& job) const {
   // Pipeline stages may have rules of their own.
   const std::vector<std::string> names = all_names(module);
-  std::map<std::string, bool> own;
+  std::map<std::string, bool> matched;
   for (const runtime::NamePattern& pattern : patterns_) {
-    own[pattern.text()] =
+    matched[pattern.text()] =
         std::any_of(names.begin(), names.end(), [&](const std::string& name) {
           return pattern.matches(name);
         });
   }
   std::map<std::string, bool> used;
   for (const std::string& text : runtime::gather_texts(
-           job, nlohmann::json(own).dump(), "use of optimizer.parameters")) {
+           job,
+           nlohmann::json(matched).dump(),
+           "use of optimizer.parameters")) {
     for (const auto& [pattern, is_used] :
          nlohmann::json::parse(text).get<std::map<std::string, bool>>()) {
       used[pattern] = used[pattern] || is_used;

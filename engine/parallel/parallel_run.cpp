@@ -135,13 +135,13 @@ const ParallelOptions& same_on_all_ranks(
   }
   texts["training.accumulate"] = std::to_string(micro_batches);
   const auto ranks = world.new_communicator("parallel options");
-  const std::string own = nlohmann::json(texts).dump();
-  if (runtime::are_equal(*ranks, own, "comparison of parallel options")) {
+  const std::string self_text = nlohmann::json(texts).dump();
+  if (runtime::are_equal(*ranks, self_text, "comparison of parallel options")) {
     return options;
   }
   std::vector<runtime::OptionTexts> all;
-  for (const std::string& text :
-       runtime::gather_texts(*ranks, own, "parallel options that differ")) {
+  for (const std::string& text : runtime::gather_texts(
+           *ranks, self_text, "parallel options that differ")) {
     all.push_back(nlohmann::json::parse(text));
   }
   for (const auto& [path, value] : all.front()) {
