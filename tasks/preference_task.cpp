@@ -14,7 +14,7 @@
 #include "tessera/tasks/text_batches.h"
 #include "tessera/tasks/training_config.h"
 #include "tessera/zoo/adapters/lora.h"
-#include "tessera/zoo/models/registry.h"
+#include "tessera/zoo/models/pretrained.h"
 
 #include <memory>
 #include <utility>

@@ -10,7 +10,7 @@
 #include "tessera/tasks/training_config.h"
 #include "tessera/text/rows/file_patterns.h"
 #include "tessera/zoo/heads/head.h"
-#include "tessera/zoo/models/registry.h"
+#include "tessera/zoo/models/pretrained.h"
 
 #include <algorithm>
 #include <memory>

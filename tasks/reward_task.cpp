@@ -10,6 +10,7 @@
 #include "tessera/tasks/text_batches.h"
 #include "tessera/tasks/text_classifier.h"
 #include "tessera/tasks/training_config.h"
+#include "tessera/zoo/models/pretrained.h"
 
 #include <memory>
 #include <utility>

@@ -8,7 +8,7 @@
 #include "tessera/tasks/supervised_batches.h"
 #include "tessera/tasks/text_batches.h"
 #include "tessera/tasks/training_config.h"
-#include "tessera/zoo/models/registry.h"
+#include "tessera/zoo/models/pretrained.h"
 
 #include <memory>
 #include <utility>
