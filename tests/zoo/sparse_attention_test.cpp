@@ -73,7 +73,7 @@ TEST(BandedAttention, EqualsAttentionWithAMask) {
   for (const bool some : {true, false}) {
     const BandedTokens tokens =
         BandedTokens::of(mask, some ? global : torch::Tensor(), mask);
-    EXPECT_EQ(tokens.global_places.size(1), some ? 2 : 0);
+    EXPECT_EQ(tokens.global_positions.size(1), some ? 2 : 0);
     for (const int64_t reach : {1, 4, 11, 40}) {
       SCOPED_TRACE(reach);
       AttentionCall dense = random_call(kLength);
