@@ -423,11 +423,11 @@ bool is_mask(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kBool || tensor.scalar_type() == at::kByte;
 }
 
-/// What a product asks for first. It ends there, or where it takes nothing at
-/// its end.
+/// An allocation of a product, by its number; it ends there. 0 if it has not as
+/// many, and ends at its end.
 /// @param a as for product_working_bytes(), @param b likewise; only their
 ///   shapes count.
-size_t first_bytes(const at::Tensor& a, const at::Tensor& b) {
+size_t asked_bytes(const at::Tensor& a, const at::Tensor& b, int number) {
   // Tensors without the dispatch keys of their own: paged weights have some.
   const ScratchAllocation scratch(
       std::make_shared<DryHeap>(), /*has_values=*/true);
@@ -440,7 +440,7 @@ size_t first_bytes(const at::Tensor& a, const at::Tensor& b) {
   std::vector<int64_t> sizes = a.sizes().vec();
   sizes.back() = b.size(-1);
   at::Tensor out = at::empty(sizes, left.options());
-  const RefuseAllocations refuse;
+  const RefuseAllocations refuse(number);
   try {
     if (a.dim() == 2) {
       at::cpu::mm_out(out, left, right);
@@ -459,8 +459,24 @@ bool takes_working_memory(at::ScalarType dtype) {
   constexpr int64_t kSize = 256;
   const at::Tensor x =
       at::empty({kSize, kSize}, at::device(at::kCPU).dtype(dtype));
-  return first_bytes(x, x) > 0 && first_bytes(x, x.t()) > 0 &&
-         first_bytes(x.t(), x) > 0;
+  return asked_bytes(x, x, 0) > 0 && asked_bytes(x, x.t(), 0) > 0 &&
+         asked_bytes(x.t(), x, 0) > 0;
+}
+
+/// All that a product asks for: copies of factors, and then working memory.
+int64_t working_bytes(const at::Tensor& a, const at::Tensor& b) {
+  // Larger copies would take time and pages.
+  constexpr size_t kLargestCopy = size_t{64} << 20;
+  size_t all = 0;
+  for (int number = 0; number < 3; ++number) {
+    const size_t bytes = asked_bytes(a, b, number);
+    all += bytes;
+    const bool is_copy = bytes == a.nbytes() || bytes == b.nbytes();
+    if (!is_copy || bytes > kLargestCopy) {
+      break;
+    }
+  }
+  return static_cast<int64_t>(all);
 }
 
 /// The sizes that oneDNN can be asked for.
@@ -509,9 +525,9 @@ int64_t product_working_bytes(const at::Tensor& a, const at::Tensor& b) {
   const int64_t some = bytes_of(all.str(), [&] {
     return takes_working_memory(a.scalar_type()) ? int64_t{1} : int64_t{0};
   });
-  return some == 0 ? 0 : bytes_of(product_key(a, b), [&] {
-    return static_cast<int64_t>(first_bytes(a, b));
-  });
+  return some == 0
+             ? 0
+             : bytes_of(product_key(a, b), [&] { return working_bytes(a, b); });
 }
 
 bool is_always_measured(const std::string& name) {

@@ -14,8 +14,9 @@
 // [Note: products of 16 bits on the CPU] oneDNN, which LibTorch multiplies them
 // with, takes working memory that depends on the shapes, the processor and the
 // number of threads: blocks of both factors and of sums, up to some MiB. It
-// asks for all of it before it multiplies, so that a product that is refused
-// its first allocation says how much, and takes no time.
+// asks for all of it before it multiplies, so that a product that is refused it
+// says how much, and takes no time. Before that, factors of batches whose
+// memory has gaps, as that of heads has, are copied.
 
 #include "tessera/runtime/dry_run/dry_call.h"
 

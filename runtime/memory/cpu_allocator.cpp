@@ -103,7 +103,7 @@ void free_with_header(void* data) {
 class CpuAllocator : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
-    if (bytes > 0 && refuses_allocations()) {
+    if (bytes > 0 && refuses_allocation()) {
       throw RefusedAllocation{bytes};
     }
     if (const DryAllocation& dry = dry_allocation(); dry.heap) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `RefuseAllocations` makes allocations of its thread fail, so that an operator
-// ends at the first one, and its size is known.
+// `RefuseAllocations` makes an allocation of its thread fail, so that an
+// operator ends there, and its size is known.
 
 #include <cstddef>
 
@@ -14,16 +14,18 @@ struct RefusedAllocation {
 };
 
 /// While it exists, LibTorch's CPU allocator throws RefusedAllocation in its
-/// thread, but for nothing. Needs install_cpu_memory_counter().
+/// thread, but for nothing. Not two at a time. Needs
+/// install_cpu_memory_counter().
 class RefuseAllocations {
  public:
-  RefuseAllocations();
+  /// @param served allocations before the first that is refused.
+  explicit RefuseAllocations(int served);
   ~RefuseAllocations();
   RefuseAllocations(const RefuseAllocations&) = delete;
   RefuseAllocations& operator=(const RefuseAllocations&) = delete;
 };
 
-/// Whether this thread has one.
-bool refuses_allocations();
+/// Asked before each allocation: whether it is to be refused.
+bool refuses_allocation();
 
 } // namespace tessera::runtime

@@ -341,6 +341,11 @@ TEST(DryRun, KnowsTheMemoryOfProductsOf16Bits) {
                 empty({3, size.m, size.k}),
                 empty({3, size.n, size.k}).transpose(1, 2));
           },
+          [&] { // heads of one text
+            return torch::bmm(
+                empty({size.m, 3, size.k}).permute({1, 0, 2}),
+                empty({size.n, 3, size.k}).permute({1, 2, 0}));
+          },
           [&] { // one head of several
             return empty({size.m, 3 * size.k})
                 .narrow(1, size.k, size.k)
