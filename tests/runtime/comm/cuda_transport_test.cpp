@@ -18,6 +18,12 @@ namespace {
 
 int made_shared = 0;
 
+c10::intrusive_ptr<c10d::Backend> no_nccl(
+    const c10::intrusive_ptr<c10d::Store>& /*store*/,
+    const NcclOptions& /*options*/) {
+  TESSERA_FAIL("there is no NCCL here");
+}
+
 c10::intrusive_ptr<c10d::Backend> make_shared(
     const c10::intrusive_ptr<c10d::Store>& store,
     int rank,
@@ -55,7 +61,7 @@ TEST(CudaTransport, RanksOfOneDeviceHaveTheBackendOfThePlugIn) {
   tests::run_ranks(3, [](World& world) {
     static int devices = 1;
     replace_cuda_backend({.loaded = true, .device_count = 1});
-    register_nccl_backend({nullptr, [](int device_index) {
+    register_nccl_backend({&no_nccl, [](int device_index) {
                              return std::to_string(device_index % devices);
                            }});
     const auto make = [&] {
