@@ -41,6 +41,14 @@ class Server(http.server.ThreadingHTTPServer):
         entry["blobId"] = blob[:40]
         return entry, blob
 
+    def tree_entry(self, path):
+        """The same as huggingface_hub asks for it."""
+        entry, blob = self.entry(path)
+        tree = {"type": "file", "path": path, "size": entry["size"], "oid": entry["blobId"]}
+        if "lfs" in entry:
+            tree["lfs"] = {"oid": blob, "size": entry["size"], "pointerSize": 100}
+        return tree
+
 
 class Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, *arguments):
@@ -56,6 +64,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
             body = json.dumps({
                 "id": hub.repository, "sha": COMMIT, "private": False, "tags": [],
                 "siblings": [hub.entry(file)[0] for file in hub.files]}).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+        elif path.startswith(f"/api/models/{hub.repository}/tree/"):
+            body = json.dumps([hub.tree_entry(file) for file in hub.files]).encode()
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
         elif name in hub.files:
