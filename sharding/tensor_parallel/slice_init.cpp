@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/sharding/tensor_parallel/slice_init.h"
 
+#include "tessera/runtime/memory/dry_heap.h"
 #include "tessera/sharding/tensors/tensor_blocks.h"
 
 #include <c10/util/accumulate.h>
@@ -17,6 +18,9 @@ InitMethod slice_init(
           sizes = std::move(sizes),
           ranges = std::move(ranges)](
              const at::Tensor& target, const InitPosition& position) {
+    if (!runtime::has_dry_values(target.const_data_ptr())) {
+      return; // a dry run; there may be millions of runs of elements
+    }
     const TensorSlice slice{ranges, position.first_element, target.numel()};
     const TensorSlice all{{}, 0, c10::multiply_integers(sizes)};
     for (const CommonBlock& block :

@@ -4,6 +4,7 @@
 #include "support/expect_error.h"
 #include "support/ranks.h"
 #include "support/tensor_parts.h"
+#include "tessera/runtime/dry_run/dry_run.h"
 #include "tessera/sharding/lazy/deferred_init.h"
 #include "tessera/sharding/tensor_parallel/dtensor.h"
 #include "tessera/sharding/tensor_parallel/parallel_linear.h"
@@ -166,6 +167,18 @@ TEST(SliceInit, GivesTheNumbersOfTheWhole) {
     }
     EXPECT_TRUE(made.equal(expected)) << expected.sizes();
   }
+}
+
+// The columns of a row-divided weight have as many runs as rows.
+TEST(SliceInit, DoesNothingInDryRuns) {
+  const runtime::DryRun run;
+  const at::Tensor made = torch::empty({int64_t{1} << 20});
+  int runs = 0;
+  slice_init(
+      [&runs](const at::Tensor&, const InitPosition&) { ++runs; },
+      {1 << 20, 2},
+      {{1, 0, 1}})(made, {{1 << 20, 1}, 0, {}});
+  EXPECT_EQ(runs, 0);
 }
 
 TEST(ParallelLinear, AloneIsLibTorchs) {

@@ -320,7 +320,6 @@ TEST(TensorPlan, ThousandsOfNamesTakeLittleMemory) {
     apply_tensor_plan(*experts, plan, {group.get()});
     // Each name beside each other one would be 9 million strings of 32 bytes.
     EXPECT_LT(peak_kib() - before, 64 << 10);
-    EXPECT_EQ(count_divided(*experts), 2U * kExperts);
   });
 }
 
