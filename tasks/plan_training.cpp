@@ -25,6 +25,7 @@
 #include "tessera/zoo/adapters/lora.h"
 #include "tessera/zoo/heads/class_heads.h"
 #include "tessera/zoo/heads/head.h"
+#include "tessera/zoo/layers/experts.h"
 #include "tessera/zoo/models/pipeline_model.h"
 #include "tessera/zoo/models/pretrained.h"
 #include "tessera/zoo/models/registry.h"
@@ -219,6 +220,13 @@ bool has_alike_layers(const TrainingConfig& config) {
          !config.layer_drop && !config.token_drop &&
          config.task->make_loss == nullptr &&
          layers_of(config) == source.json.at(key).get<int64_t>();
+}
+
+bool has_experts(const TrainingConfig& config) {
+  const auto modules = full_model(source_of(config))->modules();
+  return std::any_of(modules.begin(), modules.end(), [](const auto& module) {
+    return module->template as<zoo::Experts>() != nullptr;
+  });
 }
 
 bool has_independent_rows(const TrainingConfig& config) {

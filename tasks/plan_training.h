@@ -17,6 +17,9 @@ namespace tessera::tasks {
 /// counts them.
 int64_t layers_of(const TrainingConfig& config);
 
+/// Whether the model is a mixture of experts, which ranks may divide.
+bool has_experts(const TrainingConfig& config);
+
 /// Whether all layers are alike, config.json has one number of them, and
 /// nothing else of the run depends on it.
 bool has_alike_layers(const TrainingConfig& config);

@@ -20,6 +20,7 @@ struct ModelLayers {
   bool are_alike = false; ///< zoo::has_alike_layers()
   bool can_be_fewer = false; ///< zoo::can_plan_fewer_layers()
   bool have_independent_rows = true; ///< has_independent_rows()
+  bool have_experts = false; ///< has_experts()
 };
 
 planner::RunSettings settings_of(
@@ -41,6 +42,7 @@ planner::RunSettings settings_of(
   settings.has_alike_layers = layers.are_alike;
   settings.can_plan_fewer_layers = layers.can_be_fewer;
   settings.changes_rows = layers.have_independent_rows;
+  settings.has_experts = layers.have_experts;
   settings.plan =
       [shared_config =
            std::make_shared<const TrainingConfig>(std::move(config))](
@@ -69,7 +71,8 @@ planner::ReadRun read_training_run(const std::filesystem::path& config) {
           layers_of(settled),
           has_alike_layers(settled),
           can_plan_fewer_layers(settled),
-          has_independent_rows(settled)};
+          has_independent_rows(settled),
+          has_experts(settled)};
     }
     return settings_of(std::move(settled), **layers);
   };

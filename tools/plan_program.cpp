@@ -260,20 +260,31 @@ std::string short_names(const std::string& names) {
 
 /// One row of the table of layouts.
 /// @param mark what it is: '*' the best.
-void print_row(const PlannedRun& run, char mark, const TableUnit& unit) {
+/// @param notes long problems, which stand below the table; more are added.
+void print_row(
+    const PlannedRun& run,
+    char mark,
+    const TableUnit& unit,
+    std::vector<std::string>& notes) {
   const bool is_known = !run.stages.empty() || run.is_bound;
   std::string end = seconds_text(run.time.total());
   if (run.is_bound) {
     end = ">" + end;
   } else if (!run.fits()) {
     constexpr size_t kLongest = 120;
-    end = "no: " + run.problem.substr(0, kLongest) +
-          (run.problem.size() > kLongest ? ".." : "");
+    end = "no: " + run.problem;
+    if (run.problem.size() > kLongest) {
+      auto note = std::find(notes.begin(), notes.end(), run.problem);
+      if (note == notes.end()) {
+        note = notes.insert(note, run.problem);
+      }
+      end = formatted("no: [{}]", note - notes.begin() + 1);
+    }
   }
   std::printf(
       "%c%-27s %2lld x %-3lld %-8s %-6s %-7s %5s %5s %s\n",
       mark,
-      run.layout.empty() ? run.overrides.front().c_str() : run.layout.c_str(),
+      run.layout.c_str(),
       static_cast<long long>(run.batch_size),
       static_cast<long long>(run.accumulate),
       run.recomputed.column().c_str(),
@@ -308,9 +319,13 @@ void print_table(const PlanAnswer& answer) {
   const TableUnit unit = unit_of(answer.runs);
   print_heading(unit);
   const PlannedRun* best = answer.best_run();
+  std::vector<std::string> notes;
   for (const PlannedRun* run : sorted(answer.runs)) {
     const bool is_given = run == answer.runs.data();
-    print_row(*run, run == best ? '*' : is_given ? '=' : ' ', unit);
+    print_row(*run, run == best ? '*' : is_given ? '=' : ' ', unit, notes);
+  }
+  for (size_t i = 0; i < notes.size(); ++i) {
+    std::printf("[%zu] %s\n", i + 1, notes[i].c_str());
   }
   std::printf(
       "* the fastest that fits; = the configuration as it is, unless that is it; >\n"
@@ -794,7 +809,6 @@ std::string refusal(const PlanArguments& arguments, const PlanAnswer& answer) {
       text += formatted(
           "\n  {}: {}",
           &run == answer.runs.data() ? "the configuration as it is"
-          : run.layout.empty()       ? joined(run.changed)
                                      : run.layout,
           run.problem);
     }

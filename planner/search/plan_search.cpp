@@ -8,12 +8,15 @@
 #include "tessera/runtime/core/size_text.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <exception>
 #include <limits>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
+#include <string_view>
 #include <utility>
 
 namespace tessera::planner {
@@ -40,6 +43,9 @@ int64_t planned_micro_batches(const ParallelOptions& parallel) {
 /// Of the computation outside of layers, what is surely the head's and not the
 /// embedding's.
 constexpr double kShareOfHead = 0.9;
+
+/// Ranks that divide the experts of a layer, where the search divides them.
+constexpr int kMostExpertRanks = 8;
 
 /// Host memory of a node where it is not known and would help.
 constexpr int64_t kAnyHostBytes = int64_t{1} << 44;
@@ -69,6 +75,8 @@ struct Layout {
   int pipeline = 1;
   /// Of what is sharded, on nodes of their own.
   int replicas = 1;
+  /// Ranks that divide experts; nothing: as many as are given.
+  std::optional<int> expert;
   /// Tensor ranks also divide sequences between layers.
   bool sequence = true;
   bool optimizer_on_host = false;
@@ -631,8 +639,15 @@ class Search {
         layout);
   }
 
-  /// With as much recomputed as can be.
+  /// With as much recomputed as can be. Few layers say where not, sooner.
   bool fits_at_all(const Layout& layout) {
+    if (estimates_layers_ && layout.pipeline == 1) {
+      RunEstimate& estimate = estimate_of(layout, least_rows());
+      if (!estimate.least(search_.machine.available_bytes()) &&
+          estimate.refusal().empty()) {
+        return false;
+      }
+    }
     return planned(
                overrides_of(
                    layout, least_rows(), accumulate_of(layout, least_rows())),
@@ -721,6 +736,7 @@ class Search {
         other.replicas = nodes; // sharded within a node
         try_one(other);
       }
+      try_experts(layout, best.batch_size);
       for (const int zero_stage : {2, 1}) {
         Layout other = layout;
         other.zero_stage = zero_stage;
@@ -754,6 +770,28 @@ class Search {
                 {},
                 other),
             other);
+      }
+    }
+  }
+
+  /// Ranks of a node with experts of their own, which are not gathered; as many
+  /// as can be.
+  void try_experts(const Layout& layout, int64_t rows) {
+    if (!given_.has_experts || layout.pipeline > 1 ||
+        given_.parallel.sizes.expert > 1) {
+      return;
+    }
+    for (int expert = kMostExpertRanks; expert > 1; expert /= 2) {
+      if (expert * layout.tensor > search_.machine.ranks_of_node() ||
+          batches_of(layout) % expert != 0) {
+        continue;
+      }
+      Layout other = layout;
+      other.expert = expert;
+      const auto run = least_recomputed(other, rows);
+      if (run && run->fits()) {
+        add(*run, other);
+        return;
       }
     }
   }
@@ -961,6 +999,9 @@ class Search {
         break;
       }
     }
+    if (changes_.size() >= kMostChanges) {
+      return;
+    }
     const auto& precision = given_.engine.precision;
     if (precision.parameters.value_or(at::kFloat) == at::kFloat) {
       try_key("precision.parameters=bfloat16");
@@ -968,9 +1009,6 @@ class Search {
       try_key("precision.gradients=bfloat16");
     } else if (!given_.engine.optimizer.moment_dtype) {
       try_key("optimizer.moment_dtype=bfloat16");
-    }
-    if (changes_.size() > kMostChanges) {
-      changes_.resize(kMostChanges);
     }
   }
 
@@ -1054,6 +1092,9 @@ class Search {
           !divides(layout, rows)) {
         continue;
       }
+      if (never_on_host_.contains(tensor)) {
+        continue;
+      }
       auto& unlimited = unlimited_on_host_[tensor];
       const auto alone = without_limit(layout, rows, all, unlimited);
       if (!alone || static_cast<int64_t>(alone->spare_activations) >
@@ -1066,6 +1107,9 @@ class Search {
               .first;
       if (run.fits() && found(run)) {
         return true;
+      }
+      if (!run.fits() && search_.machine.host_bytes == kAnyHostBytes) {
+        never_on_host_.insert(tensor); // nor with less of it
       }
     }
     return false;
@@ -1184,7 +1228,7 @@ class Search {
     return given_.parallel.sizes.context;
   }
   int expert_of(const Layout& layout) const {
-    const int expert = given_.parallel.sizes.expert;
+    const int expert = layout.expert.value_or(given_.parallel.sizes.expert);
     return batches_of(layout) * context() % expert == 0 ? expert : 1;
   }
 
@@ -1288,6 +1332,7 @@ class Search {
     }
     std::vector<std::string> all = search_.overrides;
     all.insert(all.end(), run.overrides.begin(), run.overrides.end());
+    name(run);
     try {
       plan_into(
           run,
@@ -1306,6 +1351,38 @@ class Search {
       note_nearest(run);
     }
     return run;
+  }
+
+  /// Says what a run is before it is planned, which may be refused.
+  void name(PlannedRun& run) const {
+    ParallelSizes sizes = given_.parallel.sizes;
+    run.batch_size = given_.batch_size;
+    run.accumulate = given_.accumulate;
+    const std::pair<std::string_view, int*> of_ranks[] = {
+        {"parallel.shard=", &sizes.shard},
+        {"parallel.data=", &sizes.data},
+        {"parallel.context=", &sizes.context},
+        {"parallel.expert=", &sizes.expert},
+        {"parallel.tensor=", &sizes.tensor},
+        {"parallel.pipeline=", &sizes.pipeline}};
+    const std::pair<std::string_view, int64_t*> of_rows[] = {
+        {"training.batch_size=", &run.batch_size},
+        {"training.accumulate=", &run.accumulate}};
+    for (const std::string& override : run.overrides) {
+      const auto take = [&](const auto& keys) {
+        for (const auto& [key, value] : keys) {
+          if (override.starts_with(key)) {
+            std::from_chars(
+                override.data() + key.size(),
+                override.data() + override.size(),
+                *value);
+          }
+        }
+      };
+      take(of_ranks);
+      take(of_rows);
+    }
+    run.layout = text_of(sizes, given_batches(sizes, search_.machine.devices));
   }
 
   /// Keeps what lacks the least of all that were planned.
@@ -1466,6 +1543,7 @@ class Search {
   std::map<EstimateKey, std::unique_ptr<RunEstimate>> estimates_;
   /// each_least_on_host(), by tensor ranks.
   std::map<int, UnlimitedRuns> unlimited_on_host_;
+  std::set<int> never_on_host_; ///< tensor ranks
   std::vector<PlannedRun> runs_;
   std::vector<Layout> layouts_; ///< of `runs_`
   std::vector<PlannedRun> bounds_;

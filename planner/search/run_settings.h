@@ -47,6 +47,8 @@ struct RunSettings {
   bool can_plan_fewer_layers = false;
   /// Ranks may divide layers and the sequence of layers.
   bool divides_model = true;
+  /// Ranks may have experts of their own (`parallel.expert`).
+  bool has_experts = false;
   /// RecomputedParts::attention is an option of the model.
   bool recomputes_attention = true;
   /// Micro-batches may have other numbers of rows.

@@ -669,6 +669,83 @@ TEST_F(Plan, PrintsTheLauncherOfSeveralDevices) {
       "tessera launch --nnodes 2 --node-rank N --master-addr HOST --nproc 2 -- tessera train ");
 }
 
+// All layouts are refused for one reason, which is long.
+TEST_F(Plan, ShowsRefusedLayoutsInFull) {
+  const std::string output = run_tessera(
+                                 1,
+                                 {"plan",
+                                  (folder_ / "train.json").string(),
+                                  "--devices=4",
+                                  "--device=cpu",
+                                  "--device-memory=1GiB",
+                                  "sharding.shard_ranks=2"})
+                                 .output;
+  for (const char* part :
+       {"\n shard 2, tensor 2            1 x 16 ",
+        "no: [1]\n",
+        "\n[1] refused: ",
+        "set parallel.shard and parallel.data instead\n"}) {
+    EXPECT_NE(output.find(part), std::string::npos) << part << "\n" << output;
+  }
+  EXPECT_EQ(output.find("0 x 0"), std::string::npos) << output;
+  EXPECT_EQ(output.find("[2]"), std::string::npos) << output;
+}
+
+// Experts take longer to gather than to compute.
+TEST_F(Plan, DividesExpertsOfANode) {
+  std::ofstream(folder_ / "gpt.json") << nlohmann::json{
+      {"model_type", "qwen3_moe"},
+      {"architectures", {"Qwen3MoeForCausalLM"}},
+      {"vocab_size", 500},
+      {"hidden_size", 64},
+      {"intermediate_size", 128},
+      {"moe_intermediate_size", 64},
+      {"num_hidden_layers", 4},
+      {"num_attention_heads", 4},
+      {"num_key_value_heads", 2},
+      {"head_dim", 16},
+      {"num_experts", 6},
+      {"num_experts_per_tok", 2},
+      {"max_position_embeddings", 64}};
+  PlanSearch one = search(int64_t{1} << 40);
+  one.machine.device = c10::kCUDA;
+  one.machine.devices = 8;
+  one.machine.rates.in_node = 1e-3;
+  one.machine.rates.between_nodes = 1e-3;
+  std::set<std::string> divided;
+  for (const PlannedRun& run : search_plans(one).runs) {
+    if (run.layout.find("expert") != std::string::npos) {
+      EXPECT_TRUE(run.fits()) << run.problem;
+      divided.insert(run.layout);
+    }
+  }
+  // Nodes have 4 devices, and layers 6 experts.
+  EXPECT_TRUE(divided.contains("shard 8, expert 2"));
+  for (const std::string& layout : divided) {
+    EXPECT_TRUE(layout.ends_with("expert 2")) << layout;
+  }
+}
+
+// From few layers, for each change that is tried.
+TEST_F(Plan, SaysSoonerThatNothingFits) {
+  write_model(12, /*features=*/128);
+  PlanSearch one = search(int64_t{1} << 18);
+  one.machine.device = c10::kCUDA;
+  int in_full = 0;
+  one.read = [read = one.read, &in_full](const Names& overrides) {
+    planner::RunSettings settings = read(overrides);
+    settings.plan = [plan = settings.plan, &in_full](
+                        const Machine& machine,
+                        const planner::SettingsRun& run) {
+      in_full += run.layers ? 0 : 1;
+      return plan(machine, run);
+    };
+    return settings;
+  };
+  EXPECT_EQ(search_plans(one).best_run(), nullptr);
+  EXPECT_LE(in_full, 12);
+}
+
 TEST_F(Plan, TriesOtherUsesOfMemory) {
   PlanSearch one = search(int64_t{1} << 40);
   one.machine.device = c10::kCUDA;
