@@ -480,7 +480,7 @@ TEST_F(Plan, WritesAConfigurationThatFitsAsItWasSaidTo) {
   EXPECT_EQ(written.exit_code, 0) << written.output;
   // What to run, its memory and its time come first.
   for (const char* part :
-       {"run: tessera train ",
+       {"run: tessera launch --nproc 2 -- tessera train ",
         "recompute_operators=true",
         "\nmemory: ",
         "\ntime: ",
