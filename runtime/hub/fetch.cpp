@@ -101,7 +101,14 @@ class Fetch {
   HubListing list() const {
     const std::string url = listing_url(settings_.endpoint, name_);
     try {
-      return read_listing(HttpClient(settings_).get(url), url);
+      HubListing listing = read_listing(HttpClient(settings_).get(url), url);
+      TESSERA_CHECK(
+          name_.revision.size() != listing.commit.size() ||
+              name_.revision == listing.commit,
+          "{}: this is commit {}, not the one that was asked for; check HF_ENDPOINT",
+          url,
+          listing.commit);
+      return listing;
     } catch (const HttpError& error) {
       fail_refused(error);
     }

@@ -58,6 +58,10 @@ class FakeHub {
   }
 
  private:
+  static bool is_commit(const std::string& text) {
+    return text.size() == 40 &&
+           text.find_first_not_of("0123456789abcdef") == std::string::npos;
+  }
   static bool is_large(const std::string& path) {
     return path.ends_with(".safetensors");
   }
@@ -76,7 +80,8 @@ class FakeHub {
                        : runtime::ContentHash::kGitBlob);
   }
 
-  std::string listing() const {
+  /// @param of the commit.
+  std::string listing(const std::string& of) const {
     nlohmann::json siblings = nlohmann::json::array();
     for (const auto& [path, content] : files_) {
       nlohmann::json entry{{"rfilename", path}, {"size", content.size()}};
@@ -89,14 +94,17 @@ class FakeHub {
       }
       siblings.push_back(entry);
     }
-    return nlohmann::json{{"sha", commit}, {"siblings", siblings}}.dump();
+    return nlohmann::json{{"sha", of}, {"siblings", siblings}}.dump();
   }
 
   HttpAnswer right_answer(const HttpRequest& request) const {
     if (request.path.starts_with(listing_)) {
-      return {.body = listing()};
+      const std::string revision = request.path.substr(
+          listing_.size(), request.path.find('?') - listing_.size());
+      return {.body = listing(is_commit(revision) ? revision : commit)};
     }
-    if (!request.path.starts_with(resolve_ + commit + "/")) {
+    if (!request.path.starts_with(resolve_) ||
+        !is_commit(request.path.substr(resolve_.size(), commit.size()))) {
       return {
           .status = 404,
           .body = "Not Found",

@@ -22,9 +22,10 @@ namespace {
 Names lines_of(const char* task, json data, const Names& overrides) {
   const TemporaryFolder folder;
   data["train"] = "nowhere.bin";
+  data["heldout"] = "nowhere_else.bin";
   json root{
       {"task", task},
-      {"model", {{"folder", folder.path().string()}, {"max_length", 8}}},
+      {"model", {{"folder", folder.path().string()}}},
       {"data", std::move(data)},
       {"output", {{"folder", (folder / "run").string()}}}};
   const runtime::ConfigReader reader(std::move(root), "train.json", overrides);

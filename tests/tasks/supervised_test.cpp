@@ -208,7 +208,7 @@ TEST_F(Supervised, ReadsRowsOfPresets) {
   const json continued{
       {"instruction", "is it so"},
       {"output", "no"},
-      {"history", {{"is it here", "no way"}}}};
+      {"history", json::array({json::array({"is it here", "no way"})})}};
   expect_same(
       alpaca.encode(row(continued)),
       encoder(chats).encode(row(
@@ -243,7 +243,7 @@ TEST_F(Supervised, ReadsRowsOfPresets) {
   expect_error(
       [&] {
         json wrong = continued;
-        wrong["history"] = {{"alone"}};
+        wrong["history"] = json::array({"alone"});
         alpaca.encode(row(wrong));
       },
       {"'history' is", "pairs"});
