@@ -85,9 +85,7 @@ fs::path model_of_weights(const fs::path& weights) {
 /// @throws tessera::Error if the adapter is a run's whose exported model, with
 ///     the adapter in it, is --from.
 void check_merges_once(const ConvertArguments& arguments) {
-  const fs::path run = fs::weakly_canonical(fs::path(arguments.adapter) / "")
-                           .parent_path()
-                           .parent_path();
+  const fs::path run = fs::weakly_canonical(arguments.adapter).parent_path();
   if (arguments.adapter.empty() || !tasks::is_run_folder(run) ||
       !is_same_place(arguments.from, run / "model")) {
     return;

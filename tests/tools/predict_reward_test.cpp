@@ -82,12 +82,9 @@ TEST_F(PredictReward, OfConversations) {
       said("user", "is mail good?"), said("assistant", "yes it is")};
   const auto given = lines(
       {"--input",
-       file(
-           "conversations.jsonl",
-           {{{"messages", both}},
-            {{"prompt", json{both[0]}}, {"completion", json{both[1]}}}}),
+       file("conversations.jsonl", {{{"messages", both}}}),
        "--json"});
-  ASSERT_EQ(given.size(), 2U);
+  ASSERT_EQ(given.size(), 1U);
   EXPECT_EQ(json::parse(given[0])["messages"], both);
   EXPECT_TRUE(json::parse(given[0])["value"].is_number());
 }
