@@ -74,8 +74,10 @@ void finish_tokens(
   check_model_source(reader, config);
   const auto data = reader.get_object("data");
   zoo::TokenDataOptions& tokens = config.as<LanguageModelOptions>().tokens;
-  tokens.objective.tokenizer =
-      runtime::local_path(tokens.objective.tokenizer, /*weights=*/false);
+  if (config.hub_files != HubFiles::kNone) {
+    tokens.objective.tokenizer =
+        runtime::local_path(tokens.objective.tokenizer, /*weights=*/false);
+  }
   if (config.hub_files == HubFiles::kAll) {
     for (zoo::BlendedFile& file : tokens.blend) {
       file.path = runtime::local_path(file.path);

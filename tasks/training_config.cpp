@@ -404,12 +404,33 @@ std::string curriculum_tasks() {
   return names;
 }
 
+/// @throws tessera::Error on names that are none of the Hub.
+void check_named(TrainingConfig& config) {
+  std::vector<std::string> names{
+      config.model_folder.string(), config.model_config.string()};
+  for (const auto& data : {config.data.train, config.data.heldout}) {
+    names.insert(names.end(), data.begin(), data.end());
+  }
+  for (const std::string& name : names) {
+    if (runtime::is_hub_name(name)) {
+      runtime::parse_hub_name(name);
+    }
+  }
+  if (!runtime::is_hub_name(config.model_folder.native())) {
+    config.model_folder = model_folder_of(config.model_folder);
+  }
+}
+
 /// Makes local what is named "hf://...". The configuration of the run keeps the
 /// commit of its model.
 /// @return what adapters call the model.
 std::string fetch_named(
     const runtime::ConfigReader& reader,
     TrainingConfig& config) {
+  if (config.hub_files == HubFiles::kNone) {
+    check_named(config);
+    return config.model_folder.string();
+  }
   const bool all = config.hub_files == HubFiles::kAll;
   const std::filesystem::path given = config.model_folder;
   config.model_folder = model_folder_of(runtime::local_path(given, all));

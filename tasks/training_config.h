@@ -64,7 +64,8 @@ struct DataFiles {
 /// Which files that are named "hf://..." are fetched.
 enum class HubFiles {
   kAll,
-  kDescriptions, ///< not weights and data: for plans and checks
+  kDescriptions, ///< not weights and data: for plans
+  kNone, ///< for checks: names are only read
 };
 
 /// What all kinds of tasks have, and the options of one. Paths are relative to

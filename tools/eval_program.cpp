@@ -39,7 +39,9 @@ int run_eval(int argc, char** argv) {
     const std::filesystem::path given(path);
     tasks::read_training_config(
         std::filesystem::is_directory(given) ? given / "config.json" : given,
-        overrides);
+        overrides,
+        nullptr,
+        tasks::HubFiles::kNone);
   };
   if (const auto code = parse_arguments(app, argc, argv, check)) {
     return *code;

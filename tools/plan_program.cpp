@@ -1189,10 +1189,7 @@ int run_plan(int argc, char** argv) {
       check_can_write(arguments);
     }
     tasks::read_training_config(
-        arguments.config,
-        arguments.overrides,
-        nullptr,
-        tasks::HubFiles::kDescriptions);
+        arguments.config, arguments.overrides, nullptr, tasks::HubFiles::kNone);
   };
   if (const auto code = parse_arguments(app, argc, argv, check)) {
     return *code;

@@ -67,7 +67,7 @@ int run_train(int argc, char** argv) {
   app.footer("Keys and their defaults: tessera keys, or configs/README.md");
   const auto check = [&] {
     tasks::read_training_config(
-        file, overrides, nullptr, tasks::HubFiles::kDescriptions);
+        file, overrides, nullptr, tasks::HubFiles::kNone);
   };
   if (const auto code = parse_arguments(app, argc, argv, check)) {
     return *code;

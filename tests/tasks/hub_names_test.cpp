@@ -103,6 +103,19 @@ TEST_F(HubNames, PlansAndChecksFetchNoWeights) {
       write_config(), {}, nullptr, HubFiles::kDescriptions);
   EXPECT_TRUE(fs::exists(config.model_folder / "config.json"));
   EXPECT_FALSE(fs::exists(config.model_folder / "model.safetensors"));
+  const auto asked = hub_.server().requests().size();
+  EXPECT_NO_THROW(
+      read_training_config(write_config(), {}, nullptr, HubFiles::kNone));
+  expect_error(
+      [&] {
+        read_training_config(
+            write_config(),
+            {"model.folder=hf://org/small@../x"},
+            nullptr,
+            HubFiles::kNone);
+      },
+      {"hf://org/small@../x", "revision"});
+  EXPECT_EQ(hub_.server().requests().size(), asked);
 }
 
 TEST_F(HubNames, OfBasesAreThoseOfAdapters) {

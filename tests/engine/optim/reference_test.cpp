@@ -5,6 +5,7 @@
 
 #include "engine/twin.h"
 #include "support/ranks.h"
+#include "tessera/engine/optim/optimizer_rules.h"
 
 namespace tessera::engine::reference_test {
 
