@@ -1013,7 +1013,7 @@ class Search {
   }
 
   /// The least host memory of a node with which something fits, in whole MiB,
-  /// or in whole GiB where it is not less than one.
+  /// or in whole GiB where it is not less than one; at most 3 % more.
   void try_host_memory() {
     PlanSearch other = search_;
     other.machine.host_bytes = kAnyHostBytes;
@@ -1044,7 +1044,9 @@ class Search {
       } else if (too_little > 0 && fits_with(too_little)) {
         enough = std::exchange(too_little, 0);
       }
-      while (enough - too_little > 1) {
+      // Each needs a run.
+      while (enough - too_little >
+             (shift == kGibShift ? std::max<int64_t>(1, enough / 32) : 1)) {
         const int64_t middle = (enough + too_little) / 2;
         (fits_with(middle) ? enough : too_little) = middle;
       }
