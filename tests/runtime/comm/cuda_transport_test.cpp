@@ -60,7 +60,7 @@ TEST(CudaTransport, FindsRanksThatShareADevice) {
 TEST(CudaTransport, RanksOfOneDeviceHaveTheBackendOfThePlugIn) {
   tests::run_ranks(3, [](World& world) {
     static int devices = 1;
-    replace_cuda_backend({.loaded = true, .device_count = 1});
+    replace_cuda_backend({.loaded = true, .device_count = 3});
     register_nccl_backend({&no_nccl, [](int device_index) {
                              return std::to_string(device_index % devices);
                            }});
