@@ -192,7 +192,7 @@ TEST_F(FinetuneBertLarge, SaysHowToGetAModel) {
   const auto result = run({"model.folder=/nowhere/bert"});
   EXPECT_EQ(result.exit_code, 1);
   expect_in(result.output, "/nowhere/bert");
-  expect_in(result.output, "hf download google-bert/bert-large-uncased");
+  expect_in(result.output, "hf://google-bert/bert-large-uncased");
 }
 
 } // namespace tessera::finetune_bert_large_test
