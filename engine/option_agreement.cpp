@@ -23,6 +23,13 @@ namespace tessera::engine {
 
 namespace {
 
+/// Those of a job: 0, 1, ...
+std::vector<int> numbers_of_ranks(int count) {
+  std::vector<int> ranks(static_cast<size_t>(count));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
 /// Options in which ranks may differ.
 constexpr std::string_view kOfEachRank[] = {
     "memory.",
@@ -166,12 +173,6 @@ std::string RankDifference::text(const std::vector<int>& ranks) const {
       ranks[rank]);
 }
 
-std::vector<int> numbers_of_ranks(int count) {
-  std::vector<int> ranks(static_cast<size_t>(count));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
-}
-
 std::optional<RankDifference> find_rank_difference(
     Communicator& ranks,
     const runtime::OptionTexts& self_texts,
@@ -183,6 +184,21 @@ std::optional<RankDifference> find_rank_difference(
              check)
              ? std::nullopt
              : find_difference(ranks, self_texts, check);
+}
+
+void check_same_on_all_ranks(
+    World& world,
+    const std::string& label,
+    const runtime::OptionTexts& self_texts,
+    const std::string& place) {
+  const auto ranks = world.new_communicator(label);
+  const auto difference = find_rank_difference(*ranks, self_texts);
+  TESSERA_CHECK(
+      !difference,
+      "{}{} is {}. Give all ranks the same.",
+      place,
+      difference->path,
+      difference->text(numbers_of_ranks(world.size())));
 }
 
 void check_same_ranks(Communicator& job, const EngineOptions& options) {

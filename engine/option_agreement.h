@@ -27,15 +27,23 @@ struct RankDifference {
   std::string text(const std::vector<int>& ranks) const;
 };
 
-/// Those of a job: 0, 1, ...
-std::vector<int> numbers_of_ranks(int count);
-
 /// Compares values that mostly are equal. Collective over `ranks`; blocks.
 /// @return the same on all ranks.
 std::optional<RankDifference> find_rank_difference(
     Communicator& ranks,
     const runtime::OptionTexts& self_texts,
     const WaitCheck& check = {});
+
+/// Compares values of all ranks of the job. Collective over them, on a
+/// communicator of its own; blocks.
+/// @param label names that communicator.
+/// @param place begins the error: "training: "; may be empty.
+/// @throws tessera::Error naming the path, two ranks and their values.
+void check_same_on_all_ranks(
+    World& world,
+    const std::string& label,
+    const runtime::OptionTexts& self_texts,
+    const std::string& place = "");
 
 /// Compares the options that decide which ranks divide the model, before groups
 /// of ranks are made of them, and those by which all parts of it are updated;

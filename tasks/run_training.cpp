@@ -624,7 +624,7 @@ namespace {
 
 /// Ranks with other steps would wait for each other, or train on without a
 /// word. wrap() compares the options of the engine.
-void check_same_on_all_ranks(World& world, const TrainingConfig& config) {
+void check_same_configuration(World& world, const TrainingConfig& config) {
   if (world.size() == 1) {
     return;
   }
@@ -642,13 +642,7 @@ void check_same_on_all_ranks(World& world, const TrainingConfig& config) {
   }
   texts["task"] = config.task->name;
   texts["model.max_length"] = std::to_string(config.max_length);
-  const auto ranks = world.new_communicator("configuration");
-  const auto difference = engine::find_rank_difference(*ranks, texts);
-  TESSERA_CHECK(
-      !difference,
-      "{} is {}. Give all ranks the same.",
-      difference->path,
-      difference->text(engine::numbers_of_ranks(world.size())));
+  engine::check_same_on_all_ranks(world, "configuration", texts);
 }
 
 } // namespace
@@ -660,7 +654,7 @@ TrainingResult run_training(TrainingConfig config) {
   check(config.engine);
   runtime::install_cpu_memory_counter();
   World& world = engine::init_on(config.device);
-  check_same_on_all_ranks(world, config);
+  check_same_configuration(world, config);
   if (world.rank() == 0) {
     warn_of_shared_files(config);
   }

@@ -490,7 +490,7 @@ namespace {
 
 /// Ranks with other numbers of micro-batches or steps would wait for each
 /// other.
-void check_same_on_all_ranks(World& world, const TrainerOptions& options) {
+void check_same_training(World& world, const TrainerOptions& options) {
   if (world.size() == 1) {
     return;
   }
@@ -505,13 +505,8 @@ void check_same_on_all_ranks(World& world, const TrainerOptions& options) {
   }
   texts["the seed of random numbers"] =
       options.random_seed ? std::to_string(*options.random_seed) : "not set";
-  const auto ranks = world.new_communicator("training options");
-  const auto difference = engine::find_rank_difference(*ranks, texts);
-  TESSERA_CHECK(
-      !difference,
-      "training: {} is {}. Give all ranks the same.",
-      difference->path,
-      difference->text(engine::numbers_of_ranks(world.size())));
+  engine::check_same_on_all_ranks(
+      world, "training options", texts, "training: ");
 }
 
 } // namespace
@@ -521,7 +516,7 @@ TrainingSummary train(
     Engine& engine,
     TrainingTask& task,
     const TrainerOptions& options) {
-  check_same_on_all_ranks(world, options);
+  check_same_training(world, options);
   return Training(world, engine, task, options).run();
 }
 
