@@ -60,6 +60,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <iostream>
@@ -295,15 +296,17 @@ void synchronize(at::Device device) {
   }
 }
 
-/// Most bytes that tensors on the device have had; 0 on the CPU.
-int64_t peak_device_bytes(at::Device device) {
+/// Most MiB that tensors on the device have had, and that were taken from the
+/// device for them; 0 on the CPU.
+std::array<int64_t, 2> peak_device_mib(at::Device device) {
   if (!device.is_cuda()) {
-    return 0;
+    return {0, 0};
   }
-  return c10::getDeviceAllocator(device.type())
-      ->getDeviceStats(device.index())
-      .allocated_bytes[0]
-      .peak;
+  const auto stats = c10::getDeviceAllocator(device.type())
+                         ->getDeviceStats(device.index());
+  return {
+      stats.allocated_bytes[0].peak / (1 << 20),
+      stats.reserved_bytes[0].peak / (1 << 20)};
 }
 
 double seconds(const timeval& time) {
@@ -566,6 +569,7 @@ void run(const Arguments& arguments) {
   const double operations_per_token =
       model.operations_per_token(arguments.size);
   const double flops = tokens_per_s * operations_per_token;
+  const auto peak_mib = peak_device_mib(device);
   nlohmann::ordered_json line{
       {"bench", arguments.kind == Kind::kLlama ? "llama" : "gpt2"},
       {"peer", arguments.is_plain ? "plain" : "tessera"},
@@ -584,7 +588,8 @@ void run(const Arguments& arguments) {
       {"tflops", flops / 1e12},
       {"parameters", model.parameters},
       {"operations_per_token", operations_per_token},
-      {"peak_device_mib", peak_device_bytes(device) / (1 << 20)},
+      {"peak_device_mib", peak_mib[0]},
+      {"peak_reserved_mib", peak_mib[1]},
       {"peak_rss_mib", measured.after.ru_maxrss / 1024},
       {"minor_faults",
        (measured.after.ru_minflt - measured.before.ru_minflt) /

@@ -282,6 +282,7 @@ def main():
     if is_group:
         os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
         os.environ.setdefault("MASTER_PORT", str(free_port()))
+        os.environ.setdefault("LOCAL_RANK", "0")  # DeepSpeed reads it
         # Shards on the host need a group for the CPU as well.
         kinds = {"cuda": "cpu:gloo,cuda:nccl", "cpu": "gloo"}[options.device]
         dist.init_process_group(kinds, rank=0, world_size=1)

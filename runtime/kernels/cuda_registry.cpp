@@ -48,6 +48,7 @@ void register_device_kernels(const DeviceKernels& kernels) {
   take_over(device_kernels.norm, kernels.norm);
   take_over(device_kernels.norm_backward, kernels.norm_backward);
   take_over(device_kernels.add_bias, kernels.add_bias);
+  take_over(device_kernels.column_sums, kernels.column_sums);
   take_over(device_kernels.copy_rows, kernels.copy_rows);
   take_over(device_kernels.is_capturing, kernels.is_capturing);
 }
@@ -93,10 +94,17 @@ void add_bias_cuda(const BiasRows& rows) {
   checked_kernels(bias_kernel_of(rows.type)).add_bias(rows);
 }
 
+void column_sums_cuda(const ColumnSums& sums) {
+  TESSERA_CHECK(
+      device_kernels.column_sums != nullptr,
+      "sum: the CUDA backend is not loaded; build with -DTESSERA_CUDA=ON and call tessera::init() first");
+  checked_kernels(sums_kernel_of(sums.type)).column_sums(sums);
+}
+
 void copy_rows_cuda(const RowCopy& rows) {
   TESSERA_CHECK(
       device_kernels.copy_rows != nullptr,
-      "mm: the CUDA backend is not loaded; build with -DTESSERA_CUDA=ON and call tessera::init() first");
+      "copies of rows: the CUDA backend is not loaded; build with -DTESSERA_CUDA=ON and call tessera::init() first");
   checked_kernels(kRowCopyKernel).copy_rows(rows);
 }
 

@@ -61,6 +61,9 @@ void blocks_cuda(const BlockArrays& arrays);
 /// Adds a bias to the rows of a device array.
 void add_bias_cuda(const BiasRows& rows);
 
+/// Adds up the columns of a device array that is not empty.
+void column_sums_cuda(const ColumnSums& sums);
+
 /// Copies the rows of a device array that is not empty.
 void copy_rows_cuda(const RowCopy& rows);
 

@@ -27,6 +27,7 @@ struct DeviceKernels {
   NormOperator* norm = nullptr; ///< tessera::mixed_norm
   NormBackwardOperator* norm_backward = nullptr;
   void (*add_bias)(const BiasRows& rows) = nullptr;
+  void (*column_sums)(const ColumnSums& sums) = nullptr;
   void (*copy_rows)(const RowCopy& rows) = nullptr;
   /// Whether the current stream is being recorded for a CUDA graph; null:
   /// never.

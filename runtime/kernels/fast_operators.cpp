@@ -6,11 +6,14 @@
 #include "tessera/runtime/kernels/pack_segments.h"
 #include "tessera/runtime/memory/product_padding.h"
 
+#include <ATen/DimVector.h>
 #include <ATen/ExpandUtils.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/addmm.h>
+#include <ATen/ops/copy_native.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/sum.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/DeviceGuard.h>
 
@@ -20,6 +23,42 @@
 namespace tessera::runtime {
 
 namespace {
+
+/// Of two neighboring dimensions of x and y, or fewer, before the last: their
+/// sizes and strides; nothing where more remain.
+struct Batches {
+  int64_t batches = 1;
+  int64_t rows = 1;
+  int64_t strides[2][2] = {{0, 0}, {0, 0}}; ///< of x and y: batches, rows
+};
+
+std::optional<Batches> batches_of(const at::Tensor& x, const at::Tensor& y) {
+  Batches found;
+  int dims = 0;
+  int64_t* const sizes[] = {&found.rows, &found.batches};
+  for (int64_t dim = x.dim() - 2; dim >= 0; --dim) {
+    const int64_t size = x.size(dim);
+    if (size == 1) {
+      continue;
+    }
+    const auto continues = [&](const at::Tensor& t, const int64_t* strides) {
+      return t.stride(dim) == strides[2 - dims] * *sizes[dims - 1];
+    };
+    if (dims > 0 && continues(x, found.strides[0]) &&
+        continues(y, found.strides[1])) {
+      *sizes[dims - 1] *= size;
+      continue;
+    }
+    if (dims == 2) {
+      return std::nullopt;
+    }
+    *sizes[dims] = size;
+    found.strides[0][1 - dims] = x.stride(dim);
+    found.strides[1][1 - dims] = y.stride(dim);
+    ++dims;
+  }
+  return found;
+}
 
 /// Copies [rows, columns], of which elements of a row follow each other.
 void copy_rows(const at::Tensor& into, const at::Tensor& from) {
@@ -170,11 +209,100 @@ at::Tensor& fast_add_(
   return self;
 }
 
+/// Whether `dims` are all but the last of several.
+bool are_all_but_last(at::OptionalIntArrayRef dims, int64_t dim) {
+  if (!dims || dim < 2 || static_cast<int64_t>(dims->size()) != dim - 1) {
+    return false;
+  }
+  uint64_t seen = 0;
+  for (const int64_t one : *dims) {
+    seen |= uint64_t{1} << (one < 0 ? one + dim : one);
+  }
+  return seen == (uint64_t{1} << (dim - 1)) - 1;
+}
+
+/// Smaller sums take as long as it takes to launch them.
+constexpr int64_t kLeastSummed = int64_t{1} << 16;
+
+at::Tensor fast_sum(
+    const at::Tensor& self,
+    at::OptionalIntArrayRef dims,
+    bool keepdim,
+    std::optional<at::ScalarType> dtype) {
+  const at::ScalarType type = self.scalar_type();
+  if (self.is_cpu() || self.numel() < kLeastSummed || !bias_type(type) ||
+      dtype.value_or(type) != type || !are_all_but_last(dims, self.dim()) ||
+      !self.is_contiguous() || self.is_neg()) {
+    const at::ScalarType result_type = dtype.value_or(
+        at::isIntegralType(type, /*includeBool=*/true) ? at::kLong : type);
+    at::Tensor result = at::empty({0}, self.options().dtype(result_type));
+    return at::_ops::sum_IntList_out::redispatch(
+        kernels_of(self.device()), self, dims, keepdim, dtype, result);
+  }
+  const int64_t features = self.size(-1);
+  const int64_t rows = self.numel() / features;
+  at::DimVector sizes(keepdim ? self.dim() - 1 : 0, 1);
+  sizes.push_back(features);
+  at::Tensor sums = at::empty(sizes, self.options());
+  const at::Tensor parts = at::empty(
+      {column_sum_parts(rows, features), features},
+      self.options().dtype(at::kFloat));
+  const c10::DeviceGuard guard(self.device());
+  column_sums_cuda(
+      {.x = self.const_data_ptr(),
+       .parts = parts.mutable_data_ptr<float>(),
+       .sums = sums.mutable_data_ptr(),
+       .rows = rows,
+       .features = features,
+       .type = *bias_type(type)});
+  return sums;
+}
+
+constexpr int64_t kLeastCopied = int64_t{1} << 20;
+constexpr int64_t kLeastColumns = 256;
+
+/// Whether LibTorch would copy these element by element.
+bool are_long_rows(const at::Tensor& self, const at::Tensor& from) {
+  return !self.is_cpu() && self.numel() >= kLeastCopied && self.dim() >= 2 &&
+         self.device() == from.device() && self.sizes() == from.sizes() &&
+         c10::isReducedFloatingType(self.scalar_type()) &&
+         self.scalar_type() == from.scalar_type() && !self.is_neg() &&
+         !from.is_neg() && self.size(-1) >= kLeastColumns &&
+         self.stride(-1) == 1 && from.stride(-1) == 1 &&
+         !(self.is_contiguous() && from.is_contiguous()) &&
+         !self.is_alias_of(from);
+}
+
+at::Tensor& fast_copy_(
+    at::Tensor& self,
+    const at::Tensor& from,
+    bool non_blocking) {
+  const auto batches = are_long_rows(self, from) ? batches_of(from, self)
+                                                 : std::optional<Batches>();
+  if (!batches) {
+    return at::native::copy_(self, from, non_blocking);
+  }
+  const c10::DeviceGuard guard(self.device());
+  copy_rows_cuda(
+      {.from = from.const_data_ptr(),
+       .to = self.mutable_data_ptr(),
+       .rows = batches->rows,
+       .columns = self.size(-1),
+       .from_stride = batches->strides[0][1],
+       .to_stride = batches->strides[1][1],
+       .batches = batches->batches,
+       .from_batch_stride = batches->strides[0][0],
+       .to_batch_stride = batches->strides[1][0]});
+  return self;
+}
+
 ReplacedKernels& fast_operators() {
   static auto* const kernels = new ReplacedKernels([](torch::Library& library) {
     library.impl("mm", &fast_mm);
     library.impl("addmm", &fast_addmm);
     library.impl("add_.Tensor", &fast_add_);
+    library.impl("sum.dim_IntList", &fast_sum);
+    library.impl("copy_", &fast_copy_);
   });
   return *kernels;
 }

@@ -2,6 +2,7 @@
 #include "tessera/runtime/kernels/kernel_problems.h"
 
 #include "tessera/runtime/core/format.h"
+#include "tessera/runtime/core/round_up.h"
 #include "tessera/runtime/kernels/kernel_trial.h"
 #include "tessera/runtime/kernels/operator_tensors.h"
 #include "tessera/runtime/kernels/update_checks.h"
@@ -518,28 +519,77 @@ KernelProblem bias_problem(ElementType type) {
       }};
 }
 
-/// From rows without to rows with a gap, longer than a block's and odd.
+/// In packs with rows that teams do not share evenly, and element by element,
+/// unaligned.
+KernelProblem sums_problem(ElementType type) {
+  return {
+      .kernel = sums_kernel_of(type),
+      .name = "sum over rows of " + name_of(type),
+      .run = [type](const DeviceKernels& kernels, c10::Device device) {
+        ProblemArrays arrays(device);
+        const at::ScalarType dtype = detail::dtype_of(type);
+        std::vector<KernelResult> results;
+        for (const auto& [rows, features, offset] :
+             {std::array<int64_t, 3>{203, 2056, 0}, {131, 37, 1}}) {
+          const at::Tensor x =
+              arrays.values(rows * features, dtype, -1, 1, offset);
+          const at::Tensor parts = arrays.values(
+              column_sum_parts(rows, features) * features, at::kFloat, -1, 1);
+          const at::Tensor sums = arrays.values(features, dtype, -1, 1);
+          kernels.column_sums(
+              {.x = x.const_data_ptr(),
+               .parts = parts.mutable_data_ptr<float>(),
+               .sums = sums.mutable_data_ptr(),
+               .rows = rows,
+               .features = features,
+               .type = type});
+          // Rounded once, of sums in another order.
+          results.push_back(
+              {formatted("columns of {}", features),
+               sums,
+               type == ElementType::kFloat32    ? 0
+                   : type == ElementType::kFloat16 ? 0x1p-10
+                                                   : 0x1p-7,
+               0x1p-20});
+        }
+        return results;
+      }};
+}
+
+/// From rows without to rows with a gap, longer than a block's: odd ones in both
+/// orders of alignment, and in packs.
 KernelProblem row_copy_problem() {
   return {
       .kernel = kRowCopyKernel,
       .name = "copies of rows",
       .run = [](const DeviceKernels& kernels, c10::Device device) {
+        constexpr int64_t kBatches = 2;
         constexpr int64_t kRows = 3;
-        constexpr int64_t kColumns = 2051;
-        constexpr int64_t kStride = 2056;
+        constexpr int64_t kGap = 5;
         ProblemArrays arrays(device);
-        const at::Tensor from =
-            arrays.values(kRows * kColumns, at::kBFloat16, -1, 1);
-        const at::Tensor into =
-            arrays.values(kRows * kStride, at::kBFloat16, -1, 1);
-        kernels.copy_rows(
-            {.from = from.const_data_ptr(),
-             .to = into.mutable_data_ptr(),
-             .rows = kRows,
-             .columns = kColumns,
-             .from_stride = kColumns,
-             .to_stride = kStride});
-        return std::vector<KernelResult>{{.name = "rows", .values = into}};
+        std::vector<KernelResult> results;
+        for (const auto& [columns, offset] :
+             {std::array<int64_t, 2>{4103, 0}, {4103, 1}, {8200, 0}}) {
+          const int64_t stride = round_up(columns + kGap, 8);
+          const at::Tensor from = arrays.values(
+              kBatches * kRows * columns, at::kBFloat16, -1, 1, offset);
+          const at::Tensor into = arrays.values(
+              kBatches * (kRows + 1) * stride, at::kBFloat16, -1, 1, offset);
+          kernels.copy_rows(
+              {.from = from.const_data_ptr(),
+               .to = into.mutable_data_ptr(),
+               .rows = kRows,
+               .columns = columns,
+               .from_stride = columns,
+               .to_stride = stride,
+               .batches = kBatches,
+               .from_batch_stride = kRows * columns,
+               .to_batch_stride = (kRows + 1) * stride});
+          results.push_back(
+              {.name = formatted("rows of {}, {} off", columns, offset),
+               .values = into});
+        }
+        return results;
       }};
 }
 
@@ -562,6 +612,7 @@ std::vector<KernelProblem> all_problems() {
   for (const ElementType type :
        {ElementType::kFloat32, ElementType::kFloat16, ElementType::kBFloat16}) {
     all.push_back(bias_problem(type));
+    all.push_back(sums_problem(type));
   }
   all.push_back(row_copy_problem());
   return all;

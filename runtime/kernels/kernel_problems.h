@@ -28,7 +28,8 @@ inline constexpr size_t kFirstPack =
 inline constexpr size_t kFirstBlocks = kFirstPack + kElementTypes;
 inline constexpr size_t kFirstNorm = kFirstBlocks + kCodeTypes * kElementTypes;
 inline constexpr size_t kFirstBias = kFirstNorm + kElementTypes;
-inline constexpr size_t kRowCopyKernel = kFirstBias + kElementTypes;
+inline constexpr size_t kFirstSums = kFirstBias + kElementTypes;
+inline constexpr size_t kRowCopyKernel = kFirstSums + kElementTypes;
 inline constexpr size_t kKernels = kRowCopyKernel + 1;
 
 inline size_t kernel_of(const UpdateShards& shards) {
@@ -49,6 +50,9 @@ inline size_t norm_kernel_of(ElementType x) {
 }
 inline size_t bias_kernel_of(ElementType x) {
   return kFirstBias + static_cast<size_t>(x);
+}
+inline size_t sums_kernel_of(ElementType x) {
+  return kFirstSums + static_cast<size_t>(x);
 }
 
 /// An array that a kernel has written, and how far it may be from that of the

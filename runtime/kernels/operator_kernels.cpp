@@ -331,7 +331,8 @@ void pack(
   }
 }
 
-/// By the operator that use_fast_operators() does not replace.
+/// By the operator that use_fast_operators() does not replace, as are those of
+/// the next functions.
 void add_bias(const BiasRows& rows) {
   const detail::PlainOperators plain;
   const at::ScalarType dtype = detail::dtype_of(rows.type);
@@ -340,14 +341,31 @@ void add_bias(const BiasRows& rows) {
   at::add_out(x, x, array_tensor(rows.bias, rows.features, dtype));
 }
 
+void column_sums(const ColumnSums& sums) {
+  const detail::PlainOperators plain;
+  const at::ScalarType dtype = detail::dtype_of(sums.type);
+  const at::Tensor x = array_tensor(sums.x, sums.rows * sums.features, dtype)
+                           .view({sums.rows, sums.features});
+  at::Tensor wide = at::empty({sums.features}, x.options().dtype(at::kFloat));
+  at::sum_out(wide, x, {0}, /*keepdim=*/false, at::kFloat);
+  array_tensor(sums.sums, sums.features, dtype).copy_(wide);
+}
+
 void copy_rows(const RowCopy& rows) {
   const detail::PlainOperators plain;
-  const auto matrix = [&](const void* data, int64_t stride) {
-    return array_tensor(
-               data, (rows.rows - 1) * stride + rows.columns, at::kShort)
-        .as_strided({rows.rows, rows.columns}, {stride, 1});
-  };
-  matrix(rows.to, rows.to_stride).copy_(matrix(rows.from, rows.from_stride));
+  const auto matrices =
+      [&](const void* data, int64_t batch_stride, int64_t stride) {
+        return array_tensor(
+                   data,
+                   (rows.batches - 1) * batch_stride +
+                       (rows.rows - 1) * stride + rows.columns,
+                   at::kShort)
+            .as_strided(
+                {rows.batches, rows.rows, rows.columns},
+                {batch_stride, stride, 1});
+      };
+  matrices(rows.to, rows.to_batch_stride, rows.to_stride)
+      .copy_(matrices(rows.from, rows.from_batch_stride, rows.from_stride));
 }
 
 } // namespace
@@ -361,6 +379,7 @@ const DeviceKernels& operator_kernels() {
       .norm = &detail::norm_by_operators,
       .norm_backward = &detail::norm_backward_by_operators,
       .add_bias = &add_bias,
+      .column_sums = &column_sums,
       .copy_rows = &copy_rows};
   return kKernels;
 }

@@ -77,6 +77,13 @@ void add_bias_on_current_stream(const BiasRows& rows) {
       "add_ of a bias");
 }
 
+void column_sums_on_current_stream(const ColumnSums& sums) {
+  check(
+      launch_column_sums(sums, current_stream()),
+      static_cast<size_t>(sums.rows),
+      "sum over rows");
+}
+
 void copy_rows_on_current_stream(const RowCopy& rows) {
   check(
       launch_copy_rows(rows, current_stream()),
@@ -96,6 +103,7 @@ const bool kRegistered = [] {
        .pack = &pack_on_current_stream,
        .blocks = &blocks_on_current_stream,
        .add_bias = &add_bias_on_current_stream,
+       .column_sums = &column_sums_on_current_stream,
        .copy_rows = &copy_rows_on_current_stream,
        .is_capturing = &is_current_stream_captured});
   return true;

@@ -205,9 +205,15 @@ class Kit:
                 self.peer("1b_single_compile", "single-compile", SIZE_1B, 60)]),
             # 96 GB of weights, gradients and optimizer state.
             Phase("speed_8b", [
-                self.gpt2("8b_tessera", SIZE_8B, 90, {"steps": 8, "warmup": 3}, {
+                self.gpt2(name, {**SIZE_8B, **size}, 25, {
+                    "steps": 6, "warmup": 3, **keys}, {
                     "optimizer.moment_dtype": "bfloat16",
-                    "precision.gradients": "bfloat16"}, device_gib=120)])]
+                    "precision.gradients": "bfloat16"}, device_gib=120)
+                for name, size, keys in [
+                    ("8b_tessera", {}, {}),
+                    ("8b_2_rows", {"batch": 2}, {}),
+                    ("8b_profile", {}, {
+                        "steps": 2, "profile": self.work / "trace_8b.json"})]])]
 
     def suites(self):
         communicator = "runtime/comm/communicator_gpu_test.cpp"
@@ -277,16 +283,18 @@ class Kit:
                 self.compare("124m_tessera", "tessera", SIZE_124M, 12, steps=50),
                 self.peer("124m_plain", "plain", SIZE_124M, 12, steps=50),
                 self.peer("1b_deepspeed", "deepspeed", SIZE_1B, 45)]),
-            # 13B under a budget: float32 master weights and bfloat16 moments,
+            # 13B under budgets: float32 master weights and bfloat16 moments,
             # 104 GB, rest on the host but for what the device has room for. No
             # peer fits a host of 128 GiB.
             Phase("gpt_13b", [
-                self.compare("13b_tessera", "tessera", SIZE_13B, 150, engine={
-                    **HOST, "optimizer.moment_dtype": "bfloat16",
+                self.compare(f"13b_{gib}_gib", "tessera", SIZE_13B, 60, engine={
+                    "optimizer.moment_dtype": "bfloat16",
                     "precision.gradients": "bfloat16",
-                    "memory.device_bytes": "100GiB",
-                    "memory.host_bytes": "105GB"},
-                    steps=2, warmup=1, host_gib=112)]),
+                    "memory.device_bytes": f"{gib}GiB",
+                    "memory.activation_bytes": "20GiB",
+                    "memory.host_bytes": "104GiB"},
+                    steps=3, warmup=2, host_gib=112, device_gib=gib)
+                for gib in (130, 76)]),
             Phase("offload_7b", [
                 self.compare("7b_tessera", "tessera", SIZE_7B, 55, engine=HOST,
                              steps=2, warmup=1, host_gib=90),

@@ -26,7 +26,8 @@ GradientBucket::GradientBucket(
     PageFaultHandler& handler,
     Communicator& replicas,
     MemoryLedger& ledger,
-    runtime::ShardStore* store)
+    runtime::ShardStore* store,
+    bool keeps_memory)
     : group_(group),
       rank_(group.spec().mesh.index(kShardAxis)),
       ranks_(group.spec().gradient_ranks()),
@@ -34,6 +35,7 @@ GradientBucket::GradientBucket(
       ledger_(ledger),
       types_(group.spec().gradients),
       store_(store),
+      keeps_memory_(store != nullptr || keeps_memory),
       packs_(!group.device().is_cpu()) {
   std::vector<runtime::FlatSpan> spans;
   entries_.reserve(group.parameters().size());
@@ -53,7 +55,7 @@ GradientBucket::GradientBucket(
   local_segments_ =
       runtime::segments_of_shard(spans, group.layout().shard(rank_));
   gaps_ = runtime::gaps_between(spans, group.layout().padded_numel());
-  if (group_.spec().keeps_gradient_shard) {
+  if (keeps_memory_) {
     ensure_shard();
   }
 }
@@ -69,7 +71,7 @@ void GradientBucket::ensure_shard() {
                                    MemoryPurpose::kGradients,
                                    numel,
                                    types_.shard))
-                             : runtime::RestingTensor(ledger_.allocate_zeros(
+                             : runtime::RestingTensor(ledger_.allocate(
                                    MemoryPurpose::kGradients,
                                    numel,
                                    types_.shard,
@@ -258,7 +260,7 @@ void GradientBucket::clear() {
   use_ = Use::kStep;
   has_copies_ = false;
   lost_applied_ = false;
-  if (!group_.spec().keeps_gradient_shard && shard_.defined()) {
+  if (frees_memory()) {
     if (allocated_on_) {
       // Its memory goes back there, but this stream has used it last.
       runtime::mark_current(group_.device()).block(*allocated_on_);

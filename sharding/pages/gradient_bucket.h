@@ -49,8 +49,12 @@ enum class GradientAveraging {
 ///
 /// [Note: applied gradients] If the optimizer runs during backward, a gradient
 /// that is final at its reduction stays in the slot, is applied from there and
-/// is never moved to a shard. A bucket made for this has a shard only while a
-/// step needs one.
+/// is never moved to a shard.
+///
+/// [Note: memory of gradients] A shard on the parameters' device has memory
+/// from its first gradient to clear(), so that the activations of the next
+/// forward can have it, except where updates go on after the step and read it.
+/// It is of the stream on which gradients arrive, which is that of activations.
 ///
 /// [Note: reductions in another format] With PageSpec::reduce_format, the
 /// gradients are encoded to a place behind them in the slot, a part for each
@@ -68,12 +72,14 @@ class GradientBucket {
   /// @param group, replicas outlive the bucket.
   /// @param replicas the ranks that hold the same part of the group.
   /// @param store where the shard rests; null: on the parameters' device.
+  /// @param keeps_memory whether clear() leaves the shard its memory.
   GradientBucket(
       PageMemory& group,
       PageFaultHandler& handler,
       Communicator& replicas,
       MemoryLedger& ledger,
-      runtime::ShardStore* store = nullptr);
+      runtime::ShardStore* store = nullptr,
+      bool keeps_memory = false);
   ~GradientBucket();
   GradientBucket(const GradientBucket&) = delete;
   GradientBucket& operator=(const GradientBucket&) = delete;
@@ -87,6 +93,10 @@ class GradientBucket {
   /// Returns whether the shard rests on another tier.
   bool is_stored() const {
     return store_ != nullptr;
+  }
+  /// Returns whether clear() will free the shard's memory.
+  bool frees_memory() const {
+    return !keeps_memory_ && shard_.defined();
   }
   /// Changes the shard.
   /// @param change is called with shard() in memory. Blocks.
@@ -347,6 +357,7 @@ class GradientBucket {
   MemoryLedger& ledger_;
   GradientTypes types_;
   runtime::ShardStore* store_;
+  bool keeps_memory_;
   std::vector<Entry> entries_;
   std::vector<runtime::FlatSegment> local_segments_;
   std::vector<runtime::FlatSpan>

@@ -233,6 +233,9 @@ void GradientBucket::begin_reduce(
     }
   }
   lane_ = &lane;
+  if (!slot_.defined() || !apply || accumulates()) {
+    ensure_shard(); // before the lane's scope: the memory is not of its stream
+  }
   if (apply) {
     use_ =
         slot_.defined() && !accumulates() ? Use::kApplySlot : Use::kApplyShard;
@@ -247,9 +250,6 @@ void GradientBucket::begin_reduce(
   const runtime::StreamLane::Scope on_lane(lane);
   if (divides_first() && !packs_) {
     collected_.div_(ranks_);
-  }
-  if (!applies_slot()) {
-    ensure_shard();
   }
   const runtime::TraceLaneScope traced(runtime::TraceLane::kReduce);
   issue_reduce(communicator);

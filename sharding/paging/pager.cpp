@@ -103,7 +103,8 @@ Pager::Pager(
           *this,
           page->ranks.replicas(),
           ledger,
-          page->spec().keeps_gradient_shard ? store : nullptr);
+          page->spec().keeps_gradient_shard ? store : nullptr,
+          page->spec().keeps_gradient_shard && scheduler != nullptr);
     }
   }
   std::vector<at::Tensor> parameters;

@@ -253,7 +253,7 @@ void StepExecutor::drop_values(const char* why) {
   for (const auto& page : context_.pages) {
     GradientBucket* const bucket = page->gradients.get();
     if (bucket != nullptr && !context_.slots.is_paged(page->spec()) &&
-        !page->spec().keeps_gradient_shard && bucket->shard().defined()) {
+        bucket->frees_memory()) {
       unsharder_.settle_shard(*page); // clear() frees what the update reads
     }
     unsharder_.let_update_go_on(*page);

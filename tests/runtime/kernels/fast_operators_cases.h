@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Products of matrices whose rows are not aligned, against float64.
+// Products of matrices whose rows are not aligned, against float64; sums over
+// rows, against float64 too, and copies of parts of rows.
 
 #include "tessera/runtime/kernels/fast_operators.h"
 
@@ -82,6 +83,101 @@ inline void check_products(c10::Device device, size_t half_shapes) {
     const at::Tensor wide = gradient.view({1024, 2051}).to(at::kDouble);
     expect_product(x.grad(), wide.mm(weight.detach().to(at::kDouble)));
     expect_product(weight.grad(), wide.t().mm(x.detach().to(at::kDouble)));
+  }
+}
+
+/// Sums over all dimensions but the last, as of a bias's gradient, and others.
+/// @param rows of the longest one.
+inline void check_sums(c10::Device device, int64_t rows) {
+  torch::manual_seed(5);
+  for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    const double unit = dtype == at::kFloat  ? 0x1p-21
+                        : dtype == at::kHalf ? 0x1p-11
+                                             : 0x1p-8;
+    const auto on_host = at::TensorOptions().dtype(dtype);
+    for (const auto& sizes : std::vector<std::vector<int64_t>>{
+             {rows, 64},
+             {rows, 2056},
+             {3, 1031, 257},
+             {70, 1037},
+             {2, 2, 9, 4096}}) {
+      for (const int64_t offset : {0, 1}) {
+        const at::Tensor host = at::randn(sizes, on_host) + 0.1;
+        const at::Tensor x =
+            at::empty({host.numel() + offset}, on_host.device(device))
+                .narrow(0, offset, host.numel())
+                .view(sizes)
+                .copy_(host);
+        std::vector<int64_t> dims;
+        for (int64_t dim = x.dim() - 2; dim >= 0; --dim) {
+          dims.push_back(dim);
+        }
+        const at::Tensor exact = host.to(at::kDouble).sum(dims);
+        for (const bool keepdim : {false, true}) {
+          const at::Tensor sums = x.sum(dims, keepdim);
+          EXPECT_EQ(sums.scalar_type(), dtype);
+          EXPECT_EQ(sums.dim(), keepdim ? x.dim() : 1);
+          EXPECT_TRUE(at::allclose(
+              sums.cpu().to(at::kDouble).flatten(), exact, unit, 1e-3))
+              << dtype << ", " << sizes << ", " << offset;
+        }
+        // Not the kernel's.
+        dims.back() = x.dim() - 1;
+        EXPECT_TRUE(at::allclose(
+            x.sum(dims).cpu().to(at::kDouble),
+            host.to(at::kDouble).sum(dims),
+            unit,
+            1e-1));
+        EXPECT_EQ(x.sum({0}, false, at::kDouble).scalar_type(), at::kDouble);
+      }
+    }
+  }
+  EXPECT_EQ(
+      at::ones({300, 300}, at::TensorOptions(device).dtype(at::kInt))
+          .sum({0})
+          .scalar_type(),
+      at::kLong);
+}
+
+/// What autograd copies of logits of all tokens but the last, and other parts.
+inline void check_copies(c10::Device device) {
+  torch::manual_seed(6);
+  for (const auto dtype : {at::kBFloat16, at::kHalf}) {
+    const auto options = at::TensorOptions().dtype(dtype);
+    for (const int64_t columns : {4103, 1032}) {
+      const at::Tensor host = at::randn({2, 258, columns}, options);
+      const at::Tensor x = host.to(device);
+      const auto expect_copied = [&](const at::Tensor& found,
+                                     const at::Tensor& expected) {
+        EXPECT_TRUE(found.cpu().equal(expected)) << dtype << ", " << columns;
+      };
+      expect_copied(
+          x.narrow(1, 0, 257).flatten(0, 1),
+          host.narrow(1, 0, 257).flatten(0, 1));
+      expect_copied(
+          x.narrow(1, 1, 257).narrow(2, 3, 1024).contiguous(),
+          host.narrow(1, 1, 257).narrow(2, 3, 1024).contiguous());
+      expect_copied(
+          x.transpose(0, 1).contiguous(), host.transpose(0, 1).contiguous());
+      const at::Tensor wide = at::zeros({2, 258, columns}, x.options());
+      wide.narrow(1, 0, 257).copy_(x.narrow(1, 1, 257));
+      expect_copied(wide.narrow(1, 0, 257), host.narrow(1, 1, 257));
+      EXPECT_EQ(wide.select(1, 257).abs().max().item<float>(), 0);
+      // Three dimensions before the rows, that do not become two.
+      expect_copied(
+          x.view({2, 2, 129, columns}).permute({2, 0, 1, 3}).contiguous(),
+          host.view({2, 2, 129, columns}).permute({2, 0, 1, 3}).contiguous());
+      // LibTorch's: other types, rows that are read more than once.
+      expect_copied(
+          x.narrow(1, 0, 257).to(at::kFloat),
+          host.narrow(1, 0, 257).to(at::kFloat));
+      expect_copied(
+          x.select(1, 0).unsqueeze(1).expand({2, 258, columns}).contiguous(),
+          host.select(1, 0)
+              .unsqueeze(1)
+              .expand({2, 258, columns})
+              .contiguous());
+    }
   }
 }
 

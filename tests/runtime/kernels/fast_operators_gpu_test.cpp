@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products by way of padded copies, against float64, and biases added in place,
-// with LibTorch's bits.
+// Products by way of padded copies and sums over rows, against float64, and
+// biases added in place and copies of rows, with LibTorch's bits.
 #include "runtime/kernels/fast_operators_cases.h"
 #include "support/cuda_test.h"
 
@@ -28,6 +28,15 @@ class FastOperatorsGpu : public tests::CudaTest {
 TEST_F(FastOperatorsGpu, MultiplyByWayOfCopies) {
   tests::fast_operators_cases::check_products(
       tests::cuda_device(), static_cast<size_t>(tests::gpu_size(4, 1)));
+}
+
+TEST_F(FastOperatorsGpu, SumOverRows) {
+  tests::fast_operators_cases::check_sums(
+      tests::cuda_device(), tests::gpu_size(70'001, 1031));
+}
+
+TEST_F(FastOperatorsGpu, CopyPartsOfRows) {
+  tests::fast_operators_cases::check_copies(tests::cuda_device());
 }
 
 TEST_F(FastOperatorsGpu, AddBiasesInPlace) {

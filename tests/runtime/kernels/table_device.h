@@ -142,6 +142,11 @@ inline const runtime::DeviceKernels& shim_kernels() {
           [](const runtime::BiasRows& rows) {
             EXPECT_EQ(runtime::launch_add_bias(rows, nullptr), cudaSuccess);
           },
+      .column_sums =
+          [](const runtime::ColumnSums& sums) {
+            EXPECT_EQ(
+                runtime::launch_column_sums(sums, nullptr), cudaSuccess);
+          },
       .copy_rows =
           [](const runtime::RowCopy& rows) {
             EXPECT_EQ(runtime::launch_copy_rows(rows, nullptr), cudaSuccess);

@@ -1105,6 +1105,13 @@ void install_operators() {
   kOwn->impl("empty.memory_format", &empty_memory_format);
   kOwn->impl("empty_strided", &empty_strided);
   kOwn->impl("copy_", &copy_);
+  // What LibTorch's copy_() calls, where another takes the place of the first.
+  kOwn->impl(
+      "_copy_from",
+      [](const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
+        at::Tensor target = to;
+        return copy_(target, from, non_blocking);
+      });
   kOwn->impl("_local_scalar_dense", &local_scalar_dense);
   kOwn->impl("resize_", &resize_);
   kOwn->impl("set_.source_Storage_storage_offset", &set_storage);

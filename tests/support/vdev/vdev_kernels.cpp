@@ -243,30 +243,57 @@ void add_bias(const runtime::BiasRows& rows) {
   });
 }
 
-void copy_rows(const runtime::RowCopy& rows) {
-  constexpr size_t kItem = 2;
+void column_sums(const runtime::ColumnSums& sums) {
+  const auto item = c10::elementSize(dtype_of(sums.type));
   std::vector<Access> accesses;
-  for (int64_t row = 0; row < rows.rows; ++row) {
-    const auto at_row = [&](const void* data, int64_t stride) {
-      return static_cast<const char*>(data) +
-             row * stride * static_cast<int64_t>(kItem);
-    };
-    add(accesses,
-        at_row(rows.from, rows.from_stride),
-        rows.columns,
-        kItem,
-        false);
-    add(accesses, at_row(rows.to, rows.to_stride), rows.columns, kItem, true);
+  add(accesses, sums.x, sums.rows * sums.features, item, false);
+  add(accesses,
+      sums.parts,
+      runtime::column_sum_parts(sums.rows, sums.features) * sums.features,
+      sizeof(float),
+      true);
+  add(accesses, sums.sums, sums.features, item, true);
+  issue_kernel("column_sums_kernel", std::move(accesses), [sums] {
+    flat(sums.sums, sums.features, sums.type)
+        .copy_(flat(sums.x, sums.rows * sums.features, sums.type)
+                   .view({sums.rows, sums.features})
+                   .sum({0}, /*keepdim=*/false, at::kFloat));
+  });
+}
+
+void copy_rows(const runtime::RowCopy& rows) {
+  constexpr int64_t kItem = 2;
+  std::vector<Access> accesses;
+  for (int64_t batch = 0; batch < rows.batches; ++batch) {
+    for (int64_t row = 0; row < rows.rows; ++row) {
+      const auto at_row =
+          [&](const void* data, int64_t batch_stride, int64_t stride) {
+            return static_cast<const char*>(data) +
+                   (batch * batch_stride + row * stride) * kItem;
+          };
+      add(accesses,
+          at_row(rows.from, rows.from_batch_stride, rows.from_stride),
+          rows.columns,
+          kItem,
+          false);
+      add(accesses,
+          at_row(rows.to, rows.to_batch_stride, rows.to_stride),
+          rows.columns,
+          kItem,
+          true);
+    }
   }
   issue_kernel("copy_rows_kernel", std::move(accesses), [rows] {
-    const auto matrix = [&](const void* data, int64_t stride) {
-      return at::from_blob(
-          const_cast<void*>(data),
-          {rows.rows, rows.columns},
-          {stride, 1},
-          at::kShort);
-    };
-    matrix(rows.to, rows.to_stride).copy_(matrix(rows.from, rows.from_stride));
+    const auto matrices =
+        [&](const void* data, int64_t batch_stride, int64_t stride) {
+          return at::from_blob(
+              const_cast<void*>(data),
+              {rows.batches, rows.rows, rows.columns},
+              {batch_stride, stride, 1},
+              at::kShort);
+        };
+    matrices(rows.to, rows.to_batch_stride, rows.to_stride)
+        .copy_(matrices(rows.from, rows.from_batch_stride, rows.from_stride));
   });
 }
 
@@ -344,6 +371,7 @@ const runtime::DeviceKernels& vdev_kernels() {
       .norm = &norm,
       .norm_backward = &norm_backward,
       .add_bias = &add_bias,
+      .column_sums = &column_sums,
       .copy_rows = &copy_rows};
   return kKernels;
 }
