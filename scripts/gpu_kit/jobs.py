@@ -192,6 +192,8 @@ class Kit:
             Phase("speed", [
                 self.compare("1b_tessera", "tessera", SIZE_1B, 12),
                 self.compare("1b_fused_off", "tessera", SIZE_1B, 12, engine={"fused": 0}),
+                self.compare("1b_helpers", "tessera", SIZE_1B, 12,
+                             engine={"helpers": 1}),
                 self.compare("1b_updates_beside_forward", "tessera", SIZE_1B, 12,
                              engine={"optimizer.overlap": "wait"}),
                 self.peer("1b_plain", "plain", SIZE_1B, 12),
@@ -277,7 +279,8 @@ class Kit:
                     ("gradients_low", {"precision.gradients": "bfloat16"}, {}),
                     ("update_in_backward", {"update_in_backward": 1, "clip": 0}, {}),
                     ("norms_low", {"precision.norms_in_float32": "false"}, {}),
-                    ("helpers", {"helpers": 1}, {})]] + [
+                    ("expandable", {}, {
+                        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"})]] + [
                 self.compare("1b_vocabulary", "tessera",
                              {**SIZE_1B, "vocabulary": 50304}, 15),
                 self.compare("124m_tessera", "tessera", SIZE_124M, 12, steps=50),
