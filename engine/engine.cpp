@@ -844,6 +844,12 @@ MemoryBytes Engine::measured_memory(MemoryTier tier) const {
   if (tier == MemoryTier::kDevice) {
     bytes[static_cast<size_t>(MemoryPurpose::kReduceSlots)] +=
         pager_->unallocated_bytes();
+    for (const auto& page : pager_->pages()) {
+      if (page->gradients && !page->gradients->shard().defined()) {
+        bytes[static_cast<size_t>(MemoryPurpose::kGradients)] +=
+            page->spec().gradient_shard_bytes();
+      }
+    }
   }
   return bytes;
 }

@@ -367,8 +367,8 @@ class Engine {
       MemoryTier tier = MemoryTier::kDevice) const {
     return planned_memory_[static_cast<size_t>(tier)];
   }
-  /// Bytes on this rank by purpose, as allocated now, and for reduce slots also
-  /// those that on a CPU exist only while gradients are in them.
+  /// Bytes on this rank by purpose, as allocated now, and for gradients and
+  /// reduce slots also those that exist only while gradients are in them.
   MemoryBytes measured_memory(MemoryTier tier = MemoryTier::kDevice) const;
   /// Bytes on this rank by purpose, as allocated now.
   MemoryBytes allocated_memory(MemoryTier tier = MemoryTier::kDevice) const;
