@@ -3,10 +3,11 @@
 // benchmarks/peers/compare_zoo.py runs it next to transformers.
 //
 //   bench_zoo MODEL_FOLDER BATCH SEQUENCE REPEATS
-//       [loss-only] [auto-matmul] [keep-memory] [fused-off-too]
+//       [loss-only] [auto-matmul] [keep-memory] [fused-off-too] [train]
 //
 // Prints one line of JSON: the times of each repeat in milliseconds; with
-// fused-off-too also those of repeats in between by LibTorch's operators.
+// fused-off-too also those of repeats in between by LibTorch's operators. With
+// train, the model is in training mode: it drops.
 
 #include "tessera/runtime/kernels/cpu_matmul.h"
 #include "tessera/runtime/kernels/fused_operators.h"
@@ -40,9 +41,11 @@ int run(
     int length,
     int repeats,
     bool loss_only,
-    bool compares) {
+    bool compares,
+    bool trains) {
   at::set_num_threads(1);
   const auto model = zoo::from_pretrained(folder);
+  model->train(trains || model->is_training());
   torch::manual_seed(1);
   zoo::ModelInput input;
   input.input_ids = torch::randint(0, 1000, {batch, length}, torch::kInt64);
@@ -76,6 +79,7 @@ int run(
 int main(int argc, char** argv) {
   bool loss_only = false;
   bool compares = false;
+  bool trains = false;
   bool is_wrong = argc < 5;
   for (int i = 5; i < argc; ++i) {
     const std::string option = argv[i];
@@ -87,13 +91,16 @@ int main(int argc, char** argv) {
       tessera::runtime::keep_freed_cpu_memory(true);
     } else if (option == "fused-off-too") {
       compares = true;
+    } else if (option == "train") {
+      trains = true;
     } else {
       is_wrong = true;
     }
   }
   if (is_wrong) {
-    std::cerr << "usage: bench_zoo MODEL_FOLDER BATCH SEQUENCE REPEATS "
-                 "[loss-only] [auto-matmul] [keep-memory] [fused-off-too]\n";
+    std::cerr
+        << "usage: bench_zoo MODEL_FOLDER BATCH SEQUENCE REPEATS "
+           "[loss-only] [auto-matmul] [keep-memory] [fused-off-too] [train]\n";
     return 2;
   }
   return tessera::run(
@@ -102,5 +109,6 @@ int main(int argc, char** argv) {
       std::atoi(argv[3]),
       std::atoi(argv[4]),
       loss_only,
-      compares);
+      compares,
+      trains);
 }

@@ -41,7 +41,7 @@ void visit_fields(runtime::OptionFields& fields, DeviceOptions& options) {
       "fused",
       options.fused,
       {{"auto", FusedOperators::kAuto}, {"off", FusedOperators::kOff}},
-      "`auto`: kernels of our own where they are faster than LibTorch's operators: the loss of language models, gated feed-forward layers, rotary positions; on CUDA also products of 16-bit matrices with odd rows (a vocabulary of 50,257) by padded copies, and biases added in packs; `off`: LibTorch's, bit for bit");
+      "`auto`: kernels of our own where they are faster than LibTorch's operators: the loss of language models, gated feed-forward layers, rotary positions; on the CPU also norms with the sums and the dropout before them; on CUDA also products of 16-bit matrices with odd rows (a vocabulary of 50,257) by padded copies, and biases added in packs; `off`: LibTorch's, bit for bit");
   fields.field(
       "timeout_s",
       options.timeout_s,

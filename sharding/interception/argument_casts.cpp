@@ -27,6 +27,11 @@ bool is_about_types(std::string_view name) {
   return false;
 }
 
+/// Operators of ours that compute in float32, whatever their arguments are.
+bool takes_all_types(std::string_view name) {
+  return name == "tessera::residual_norm";
+}
+
 bool is_norm(std::string_view name) {
   return name.find("_norm") != std::string_view::npos;
 }
@@ -119,7 +124,7 @@ std::optional<at::ScalarType> cast_arguments(
     at::ScalarType dtype,
     torch::jit::Stack& stack) {
   const std::string_view name = op.schema().name();
-  if (is_about_types(name)) {
+  if (is_about_types(name) || takes_all_types(name)) {
     return std::nullopt;
   }
   std::optional<at::ScalarType> first;

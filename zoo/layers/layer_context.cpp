@@ -6,6 +6,7 @@
 #include "tessera/sharding/tensor_parallel/tensor_random.h"
 
 #include <ATen/ops/dropout.h>
+#include <ATen/ops/empty.h>
 
 namespace tessera::zoo {
 
@@ -77,6 +78,16 @@ at::Tensor LayerContext::dropout(
     tokens.emplace(*sequences_->group, x.device());
   }
   return at::dropout(x, probability, true);
+}
+
+at::Tensor LayerContext::dropout_mask(const at::Tensor& x, double probability)
+    const {
+  std::optional<sharding::TensorRandomScope> tokens;
+  if (sequences_) {
+    tokens.emplace(*sequences_->group, x.device());
+  }
+  return at::empty(x.sizes(), x.options().dtype(at::kBool))
+      .bernoulli_(1 - probability);
 }
 
 } // namespace tessera::zoo

@@ -112,6 +112,10 @@ class LayerContext {
   /// differently; for tensor-parallel ranks see DropoutMasks.
   at::Tensor dropout(const at::Tensor& x, double probability, bool train) const;
 
+  /// bool as x, which is contiguous: what dropout() keeps, in training. The
+  /// numbers that are drawn are those of dropout().
+  at::Tensor dropout_mask(const at::Tensor& x, double probability) const;
+
  private:
   std::optional<TensorParallel> parallel_;
   std::optional<ContextParallel> sequences_;

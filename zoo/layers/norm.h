@@ -26,6 +26,20 @@ struct NormOptions {
   double weight_offset = 0;
 };
 
+/// x and what is added to it: scale times `branch`, of which elements are
+/// dropped.
+struct Residual {
+  at::Tensor x;
+  at::Tensor branch; ///< as x; undefined: none
+  double scale = 1;
+  double dropout = 0; ///< probability; 0 outside of training
+};
+
+struct ResidualNorm {
+  at::Tensor sum; ///< x plus the branch
+  at::Tensor normed;
+};
+
 /// Normalizes the last dimension. Parameters `weight` and `bias` [features], if
 /// the options ask for them, are whole on every rank and start at
 /// 1 - `weight_offset` and 0.
@@ -36,6 +50,11 @@ class NormImpl : public torch::nn::Module {
   /// x [..., features] -> the same. The ranks of a tensor-parallel group may
   /// hold some of the features each (RMSNorm only).
   at::Tensor forward(const at::Tensor& x);
+
+  /// The norm of a sum, in one pass where there is a kernel
+  /// ([Note: residual norms]).
+  /// @param context draws what is dropped.
+  ResidualNorm add(const LayerContext& context, const Residual& residual);
 
  private:
   NormOptions options_;

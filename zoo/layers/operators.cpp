@@ -3,8 +3,15 @@
 
 #include "tessera/runtime/kernels/fused_operators.h"
 #include "tessera/runtime/kernels/gated_activation.h"
+#include "tessera/runtime/kernels/residual_norm.h"
 #include "tessera/runtime/kernels/rotary_heads.h"
 #include "tessera/sharding/tensor_parallel/dtensor.h"
+
+#include <ATen/autocast_mode.h>
+#include <ATen/ops/layer_norm.h>
+#include <ATen/ops/rms_norm.h>
+#include <ATen/ops/rsqrt.h>
+#include <torch/types.h>
 
 #include <optional>
 
@@ -85,13 +92,98 @@ std::pair<at::Tensor, at::Tensor> rotated_by_kernel(
              : rotated_by_libtorch(query, key, tables);
 }
 
+at::Tensor norm_by_libtorch(const at::Tensor& x, const NormCall& norm) {
+  const NormOptions& options = norm.options;
+  const at::Tensor& weight = norm.weight;
+  const bool is_offset = weight.defined() && options.weight_offset != 0;
+  if (options.kind == NormKind::kLayerNorm) {
+    return at::layer_norm(
+        x,
+        {options.features},
+        is_offset ? weight + options.weight_offset : weight,
+        norm.bias,
+        options.eps);
+  }
+  const bool is_divided =
+      is_dtensor(x) && local_tensor(x).size(-1) != options.features;
+  if (!is_divided && !is_offset) {
+    return at::rms_norm(
+        x,
+        {options.features},
+        weight.defined() ? std::optional<at::Tensor>(weight) : std::nullopt,
+        options.eps);
+  }
+  // The kernel would need all features; and 1 + w is not exact in 16 bits.
+  const auto type = at::promote_types(x.scalar_type(), at::kFloat);
+  const at::Tensor wide = x.to(type);
+  at::Tensor normed =
+      wide * at::rsqrt(wide.square().mean(-1, true) + options.eps);
+  if (weight.defined()) {
+    normed = normed * (weight.to(type) + options.weight_offset);
+  }
+  return normed.to(x.scalar_type());
+}
+
+ResidualNorm residual_norm_by_libtorch(
+    const LayerContext& context,
+    const Residual& residual,
+    const NormCall& norm) {
+  at::Tensor sum = residual.x;
+  if (residual.branch.defined()) {
+    const at::Tensor kept =
+        context.dropout(residual.branch, residual.dropout, /*train=*/true);
+    sum = sum + (residual.scale == 1 ? kept : kept * residual.scale);
+  }
+  return {sum, norm_by_libtorch(sum, norm)};
+}
+
+ResidualNorm residual_norm_by_kernel(
+    const LayerContext& context,
+    const Residual& residual,
+    const NormCall& norm) {
+  const at::Tensor& x = residual.x;
+  const at::Tensor& branch = residual.branch;
+  const bool is_taken =
+      !is_dtensor(x) && runtime::takes_residual_norm(x) &&
+      x.size(-1) == norm.options.features &&
+      !at::autocast::is_autocast_enabled(at::kCPU) &&
+      (!branch.defined() ||
+       (!is_dtensor(branch) && branch.scalar_type() == x.scalar_type() &&
+        branch.sizes() == x.sizes() && branch.is_contiguous() &&
+        residual.dropout < 1));
+  if (!is_taken) {
+    return residual_norm_by_libtorch(context, residual, norm);
+  }
+  at::Tensor mask;
+  double scale = residual.scale;
+  if (branch.defined() && residual.dropout > 0) {
+    mask = context.dropout_mask(branch, residual.dropout);
+    scale /= 1 - residual.dropout;
+  }
+  const runtime::ResidualNorm result = runtime::residual_norm(
+      x,
+      branch,
+      mask,
+      norm.weight,
+      norm.bias,
+      {.eps = norm.options.eps,
+       .centered = norm.options.kind == NormKind::kLayerNorm,
+       .weight_offset = norm.weight.defined() ? norm.options.weight_offset : 0,
+       .branch_scale = scale});
+  return {result.sum, result.normed};
+}
+
 } // namespace
 
 const LayerOperators& operators() {
   static constexpr LayerOperators kByKernels{
-      .gated = &gated_by_kernel, .rotated = &rotated_by_kernel};
+      .gated = &gated_by_kernel,
+      .rotated = &rotated_by_kernel,
+      .residual_norm = &residual_norm_by_kernel};
   static constexpr LayerOperators kByLibTorch{
-      .gated = &gated_by_libtorch, .rotated = &rotated_by_libtorch};
+      .gated = &gated_by_libtorch,
+      .rotated = &rotated_by_libtorch,
+      .residual_norm = &residual_norm_by_libtorch};
   return runtime::uses_fused_operators() ? kByKernels : kByLibTorch;
 }
 

@@ -4,6 +4,7 @@
 // kernels of our own or by LibTorch's operators ([Note: fused operators]).
 
 #include "tessera/zoo/layers/activation.h"
+#include "tessera/zoo/layers/norm.h"
 #include "tessera/zoo/layers/rotary.h"
 
 #include <ATen/core/Tensor.h>
@@ -11,6 +12,13 @@
 #include <utility>
 
 namespace tessera::zoo {
+
+/// A Norm and its parameters, which may be undefined.
+struct NormCall {
+  const NormOptions& options;
+  at::Tensor weight;
+  at::Tensor bias;
+};
 
 struct LayerOperators {
   /// activation(gate) * up.
@@ -23,6 +31,11 @@ struct LayerOperators {
       const at::Tensor& query,
       const at::Tensor& key,
       const RotaryTables& tables);
+  /// NormImpl::add().
+  ResidualNorm (*residual_norm)(
+      const LayerContext& context,
+      const Residual& residual,
+      const NormCall& norm);
 };
 
 /// The table that `fused` of a configuration chooses. Kernels of our own leave

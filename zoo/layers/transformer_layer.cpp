@@ -148,25 +148,44 @@ at::Tensor TransformerLayerImpl::dropped(const at::Tensor& x, double scale)
   return scale == 1 ? y : y * scale;
 }
 
-template <typename Part>
-at::Tensor TransformerLayerImpl::add(
+ResidualNorm TransformerLayerImpl::normed(
     Half& half,
-    const at::Tensor& x,
+    const Residual& residual) {
+  return half.norm->add(context_, residual);
+}
+
+at::Tensor TransformerLayerImpl::sum_of(const Residual& residual) const {
+  if (!residual.branch.defined()) {
+    return residual.x;
+  }
+  return residual.x + dropped(residual.branch, residual.scale);
+}
+
+template <typename Part>
+Residual TransformerLayerImpl::add(
+    Half& half,
+    const Residual& before,
     double scale,
     const Part& part) {
+  const auto branch = [&](const at::Tensor& x, const at::Tensor& added) {
+    return Residual{x, added, scale, is_training() ? options_.dropout : 0};
+  };
   switch (options_.placement) {
     case NormPlacement::kPost:
-      return half.norm->forward(x + dropped(part(x), scale));
-    case NormPlacement::kSandwich:
-      return x +
-             dropped(
-                 half.output_norm->forward(part(half.norm->forward(x))), scale);
-    case NormPlacement::kBranch:
-      return x + dropped(half.norm->forward(part(x)), scale);
+      return {normed(half, branch(before.x, part(before.x))).normed};
+    case NormPlacement::kSandwich: {
+      const ResidualNorm in = normed(half, before);
+      return branch(in.sum, half.output_norm->forward(part(in.normed)));
+    }
+    case NormPlacement::kBranch: {
+      const at::Tensor x = sum_of(before);
+      return branch(x, half.norm->forward(part(x)));
+    }
     case NormPlacement::kPre:
       break;
   }
-  return x + dropped(part(half.norm->forward(x)), scale);
+  const ResidualNorm in = normed(half, before);
+  return branch(in.sum, part(in.normed));
 }
 
 at::Tensor TransformerLayerImpl::forward(
@@ -179,7 +198,7 @@ at::Tensor TransformerLayerImpl::forward(
     return dropped(attend_to_self(normed, input), scale) +
            dropped(feed_forward(normed), scale) + hidden;
   }
-  at::Tensor x = add(attention_half_, hidden, scale, [&](const at::Tensor& y) {
+  Residual x = add(attention_half_, {hidden}, scale, [&](const at::Tensor& y) {
     return attend_to_self(y, input);
   });
   if (options_.cross_attention) {
@@ -192,9 +211,9 @@ at::Tensor TransformerLayerImpl::forward(
       return cross_attention_->forward(y, cross);
     });
   }
-  return add(feed_forward_half_, x, scale, [&](const at::Tensor& y) {
+  return sum_of(add(feed_forward_half_, x, scale, [&](const at::Tensor& y) {
     return feed_forward(y);
-  });
+  }));
 }
 
 } // namespace tessera::zoo

@@ -109,11 +109,14 @@ class TransformerLayerImpl : public torch::nn::Module {
   };
 
   Half make_half(const std::string& name);
-  /// x plus the result of `part`, with norms and dropout as configured.
+  ResidualNorm normed(Half& half, const Residual& residual);
+  at::Tensor sum_of(const Residual& residual) const;
+  /// What `before` is the sum of plus the result of `part`, with norms and
+  /// dropout as configured: a sum that the next norm may compute.
   template <typename Part>
-  at::Tensor add(
+  Residual add(
       Half& half,
-      const at::Tensor& x,
+      const Residual& before,
       double scale,
       const Part& part);
   /// Dropout, then LayerInput::scale.
