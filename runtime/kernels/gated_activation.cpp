@@ -14,6 +14,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/library.h>
 
 #include <cstdint>
@@ -344,6 +345,8 @@ class GatedActivation : public torch::autograd::Function<GatedActivation> {
   }
 };
 
+using GatedNode = torch::autograd::CppNode<GatedActivation>;
+
 at::Tensor gated_with_graph(
     const at::Tensor& gate,
     const at::Tensor& up,
@@ -374,6 +377,17 @@ at::Tensor gated_activation(
       gate.sizes(),
       gate.device());
   return call_gated(gate, up, static_cast<int64_t>(function));
+}
+
+bool is_gated_activation(const torch::autograd::Node& node) {
+  return dynamic_cast<const GatedNode*>(&node) != nullptr;
+}
+
+at::Tensor gated_activation_again(torch::autograd::Node& node) {
+  auto& context = dynamic_cast<GatedNode&>(node).ctx_;
+  const auto saved = context.get_saved_variables();
+  const at::AutoDispatchBelowADInplaceOrView below;
+  return call_gated(saved[0], saved[1], context.saved_data["function"].toInt());
 }
 
 } // namespace tessera::runtime

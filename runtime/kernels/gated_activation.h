@@ -13,6 +13,10 @@
 
 #include <ATen/core/Tensor.h>
 
+namespace torch::autograd {
+struct Node;
+} // namespace torch::autograd
+
 namespace tessera::runtime {
 
 /// f(gate) up. Differentiable, twice too; saves gate and up. Computes in
@@ -26,5 +30,12 @@ at::Tensor gated_activation(
     const at::Tensor& gate,
     const at::Tensor& up,
     GateFunction function);
+
+/// Whether autograd's node is that of a gated_activation().
+bool is_gated_activation(const torch::autograd::Node& node);
+
+/// The result of such a node, computed again, with the same bits, from what it
+/// keeps. Without gradient.
+at::Tensor gated_activation_again(torch::autograd::Node& node);
 
 } // namespace tessera::runtime

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/sharding/checkpointing/recomputed_operators.h"
 
+#include "tessera/runtime/kernels/gated_activation.h"
+
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/gelu.h>
@@ -40,7 +42,8 @@ class Recipe {
       return std::nullopt;
     }
     if (dynamic_cast<nodes::GeluBackward0*>(node) != nullptr ||
-        dynamic_cast<nodes::SiluBackward0*>(node) != nullptr) {
+        dynamic_cast<nodes::SiluBackward0*>(node) != nullptr ||
+        runtime::is_gated_activation(*node)) {
       return Recipe(edge.function);
     }
     // ReLU keeps its result itself, so that there is a recipe for what is made
@@ -69,6 +72,9 @@ class Recipe {
   }
 
   at::Tensor value() const {
+    if (runtime::is_gated_activation(*node_)) {
+      return runtime::gated_activation_again(*node_);
+    }
     if (auto* gelu = dynamic_cast<nodes::GeluBackward0*>(node_.get())) {
       return at::gelu(gelu->self_.unpack(), gelu->approximate);
     }

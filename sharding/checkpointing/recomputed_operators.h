@@ -17,11 +17,11 @@ namespace tessera::sharding {
 /// node keeps may in turn be recomputed from the node before: a gated MLP keeps
 /// gate and up, and neither silu(gate) nor silu(gate) * up.
 ///
-/// Operators: gelu, silu, and mul, which includes dropout on the CPU, a product
-/// with a mask, of one of these or of relu. They are elementwise, so that the
-/// same kernel computes the same bits. Nodes of layer_norm and rms_norm lack
-/// eps, and CUDA's dropout computes its factor otherwise than its backward
-/// does: their results are kept.
+/// Operators: gelu, silu, gated_activation() of ours, and mul, which includes
+/// dropout on the CPU, a product with a mask, of one of these or of relu. They
+/// are elementwise, so that the same kernel computes the same bits. Nodes of
+/// layer_norm and rms_norm lack eps, and CUDA's dropout computes its factor
+/// otherwise than its backward does: their results are kept.
 ///
 /// No nested backward is involved, no generator, and no module: it works for
 /// unmodified ones, for torch::autograd::grad() and for double backward.
