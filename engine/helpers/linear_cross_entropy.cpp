@@ -6,6 +6,10 @@
 #include "tessera/runtime/dry_run/dry_run.h"
 #include "tessera/runtime/kernels/fused_operators.h"
 #include "tessera/runtime/kernels/softmax_loss.h"
+#include "tessera/sharding/tensor_parallel/divided_weight.h"
+#include "tessera/sharding/tensor_parallel/dtensor.h"
+#include "tessera/sharding/tensor_parallel/dtensor_rules.h"
+#include "tessera/sharding/tensor_parallel/vocab_parallel_softmax.h"
 
 #include <ATen/ATen.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -38,10 +42,14 @@ struct Wanted {
   }
 };
 
+/// Of classes that ranks have parts of; null: this rank has all of them.
+using DividedHead = const sharding::DividedParameter;
+
 /// Whether the loss is that of our kernel.
-bool is_fused(const at::Tensor& hidden) {
+bool is_fused(const at::Tensor& hidden, DividedHead* head) {
   return runtime::uses_fused_operators() &&
-         runtime::takes_softmax_loss(hidden.scalar_type());
+         runtime::takes_softmax_loss(hidden.scalar_type()) &&
+         (head == nullptr || runtime::computes_on_cpu(hidden.device()));
 }
 
 // On CUDA, products of 16 bits need sizes of a multiple of this, see
@@ -52,6 +60,7 @@ constexpr int64_t kAlignedSize = 8;
 int64_t rows_of_chunk(
     const at::Tensor& hidden,
     int64_t classes,
+    bool fused,
     const LinearCrossEntropyOptions& options) {
   if (options.chunk_rows > 0) {
     return options.chunk_rows;
@@ -60,7 +69,7 @@ int64_t rows_of_chunk(
   if (runtime::computes_on_cpu(hidden.device())) {
     return kOnCpu;
   }
-  if (!is_fused(hidden)) { // and their copies
+  if (!fused) { // and their copies
     constexpr int64_t kLogits = (int64_t{256} << 20) / sizeof(float);
     return std::max(kLogits / classes, kOnCpu);
   }
@@ -204,10 +213,16 @@ Found walk_chunks(
     const at::Tensor& bias,
     const at::Tensor& given_targets,
     const LinearCrossEntropyOptions& options,
+    DividedHead* divided,
     Wanted wanted) {
+  // Of a divided weight only this rank's part is multiplied.
+  std::optional<sharding::DTensorGuard> parts;
+  if (divided != nullptr) {
+    parts.emplace();
+  }
   const int64_t rows = hidden.size(0);
   const int64_t classes = weight.size(0);
-  const bool fused = is_fused(hidden);
+  const bool fused = is_fused(hidden, divided);
   const at::ScalarType precise =
       c10::isReducedFloatingType(hidden.scalar_type()) ? at::kFloat
                                                        : hidden.scalar_type();
@@ -229,7 +244,7 @@ Found walk_chunks(
     found.hidden_gradient = at::empty_like(hidden);
   }
   const PaddedHead head(weight, bias, fused);
-  const int64_t chunk_rows = rows_of_chunk(hidden, classes, options);
+  const int64_t chunk_rows = rows_of_chunk(hidden, classes, fused, options);
   const bool is_one_chunk = fused && chunk_rows >= rows;
   GradientSum weight_sum(hidden.scalar_type(), precise, is_one_chunk);
   GradientSum bias_sum(hidden.scalar_type(), precise, is_one_chunk);
@@ -253,14 +268,27 @@ Found walk_chunks(
                                   : at::mm(part, head.weight.t());
     const at::Tensor losses =
         at::empty({count}, hidden.options().dtype(precise));
-    (fused ? runtime::softmax_loss_ : runtime::softmax_loss_by_operators)(
-        logits,
-        losses,
-        targets.narrow(0, row, count),
-        share,
-        classes,
-        loss_options,
-        wanted.any());
+    if (divided != nullptr) {
+      sharding::vocab_parallel_softmax_loss_(
+          logits,
+          losses,
+          targets.narrow(0, row, count),
+          share,
+          divided->split(),
+          *divided->tp->group,
+          loss_options,
+          wanted.any(),
+          fused);
+    } else {
+      (fused ? runtime::softmax_loss_ : runtime::softmax_loss_by_operators)(
+          logits,
+          losses,
+          targets.narrow(0, row, count),
+          share,
+          classes,
+          loss_options,
+          wanted.any());
+    }
     found.loss += losses.sum() * share;
     if (wanted.hidden) {
       at::Tensor out = found.hidden_gradient.narrow(0, row, count);
@@ -282,6 +310,15 @@ Found walk_chunks(
   return found;
 }
 
+/// Null if this rank has all classes.
+DividedHead* divided_head(const at::Tensor& weight) {
+  DividedHead* const divided = sharding::divided_parameter(weight);
+  return divided != nullptr && divided->division != TensorDivision::kRow &&
+                 divided->tp->group->size() > 1
+             ? divided
+             : nullptr;
+}
+
 class HeadLoss : public torch::autograd::Function<HeadLoss> {
  public:
   static at::Tensor forward(
@@ -291,9 +328,16 @@ class HeadLoss : public torch::autograd::Function<HeadLoss> {
       const std::optional<at::Tensor>& bias,
       const at::Tensor& targets,
       const LinearCrossEntropyOptions& options,
+      DividedHead* divided,
       Wanted wanted) {
     const Found found = walk_chunks(
-        hidden, weight, bias.value_or(at::Tensor()), targets, options, wanted);
+        hidden,
+        weight,
+        bias.value_or(at::Tensor()),
+        targets,
+        options,
+        divided,
+        wanted);
     context->save_for_backward(
         {found.hidden_gradient, found.weight_gradient, found.bias_gradient});
     return found.loss;
@@ -314,7 +358,8 @@ class HeadLoss : public torch::autograd::Function<HeadLoss> {
       }
       return gradient * factor.to(gradient.scalar_type());
     };
-    return {scaled(saved[0]), scaled(saved[1]), scaled(saved[2]), {}, {}, {}};
+    return {
+        scaled(saved[0]), scaled(saved[1]), scaled(saved[2]), {}, {}, {}, {}};
   }
 };
 
@@ -334,6 +379,9 @@ at::Tensor linear_cross_entropy(
     const at::Tensor& bias,
     const at::Tensor& targets,
     const LinearCrossEntropyOptions& options) {
+  DividedHead* const divided = divided_head(weight);
+  const int64_t classes =
+      divided != nullptr ? divided->split().size() : weight.size(0);
   TESSERA_CHECK(
       hidden.dim() >= 1 && weight.dim() == 2 &&
           hidden.size(-1) == weight.size(1) &&
@@ -351,7 +399,8 @@ at::Tensor linear_cross_entropy(
       weight.scalar_type(),
       targets.scalar_type());
   TESSERA_CHECK(
-      !bias.defined() || (bias.sizes() == weight.sizes().slice(0, 1) &&
+      !bias.defined() || ((bias.sizes() == weight.sizes().slice(0, 1) ||
+                           bias.sizes() == at::IntArrayRef(classes)) &&
                           bias.scalar_type() == weight.scalar_type()),
       "linear_cross_entropy: bias has shape {} and weight {}; bias must have one element per class and the dtype of weight",
       bias.defined() ? bias.sizes() : at::IntArrayRef(),
@@ -362,7 +411,7 @@ at::Tensor linear_cross_entropy(
       options.label_smoothing);
   TESSERA_CHECK(
       !options.class_weights.defined() ||
-          (options.class_weights.sizes() == weight.sizes().slice(0, 1) &&
+          (options.class_weights.sizes() == at::IntArrayRef(classes) &&
            options.class_weights.is_floating_point()),
       "linear_cross_entropy: class_weights are {} of shape {} and weight has shape {}; they must be floating-point numbers, one per class",
       options.class_weights.defined() ? options.class_weights.scalar_type()
@@ -374,18 +423,23 @@ at::Tensor linear_cross_entropy(
       options.chunk_rows >= 0,
       "linear_cross_entropy: chunk_rows is {}; it must not be negative",
       options.chunk_rows);
-  check_classes(targets, weight.size(0), options.ignore_index);
+  const at::Tensor full_targets = full_tensor(targets);
+  check_classes(full_targets, classes, options.ignore_index);
+  const sharding::DividedOperands local =
+      divided != nullptr ? sharding::divided_operands(hidden, bias, *divided)
+                         : sharding::DividedOperands{hidden, bias};
   const bool training = at::GradMode::is_enabled();
   const Wanted wanted{
-      training && hidden.requires_grad(),
+      training && local.x.requires_grad(),
       training && weight.requires_grad(),
-      training && bias.defined() && bias.requires_grad()};
+      training && local.bias.defined() && local.bias.requires_grad()};
   return HeadLoss::apply(
-      hidden.reshape({-1, hidden.size(-1)}),
+      local.x.reshape({-1, local.x.size(-1)}),
       weight,
-      bias.defined() ? std::optional(bias) : std::nullopt,
-      targets.reshape({-1}),
+      local.bias.defined() ? std::optional(local.bias) : std::nullopt,
+      full_targets.reshape({-1}),
       options,
+      divided,
       wanted);
 }
 

@@ -40,4 +40,8 @@ void softmax_loss_avx2(const SoftmaxLossRows& all, int64_t begin, int64_t end) {
   detail::softmax_loss_rows<Avx2Vec>(all, begin, end);
 }
 
+const SoftmaxPartKernels kSoftmaxPartAvx2{
+    .sums = &detail::softmax_part_sums_rows<Avx2Vec>,
+    .gradient = &detail::softmax_part_gradient_rows<Avx2Vec>};
+
 } // namespace tessera::runtime

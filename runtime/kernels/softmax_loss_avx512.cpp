@@ -32,4 +32,8 @@ void softmax_loss_avx512(
   detail::softmax_loss_rows<Avx512Vec>(all, begin, end);
 }
 
+const SoftmaxPartKernels kSoftmaxPartAvx512{
+    .sums = &detail::softmax_part_sums_rows<Avx512Vec>,
+    .gradient = &detail::softmax_part_gradient_rows<Avx512Vec>};
+
 } // namespace tessera::runtime

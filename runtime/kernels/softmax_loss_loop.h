@@ -50,6 +50,38 @@ class SoftmaxRow {
     }
   }
 
+  /// [Note: softmax loss] up to what other parts of the classes have.
+  void write_part_sums(float* to) const {
+    const int64_t target = in_.targets[row_];
+    SoftmaxLossSums sums{.max = 0, .sum = 0};
+    if (target != in_.ignore_index) {
+      sums = row_sums();
+    }
+    if (sums.max == -kInfinity) { // all of them
+      sums.max = std::numeric_limits<float>::lowest();
+      sums.sum = 0;
+    }
+    to[0] = sums.max;
+    to[1] = sums.sum;
+    to[2] = sums.weighted;
+    to[3] = target >= 0 ? element(target) : 0;
+  }
+  void write_part_gradient(const float* factors) const {
+    const int64_t target = in_.targets[row_];
+    if (target == in_.ignore_index) {
+      fill_zeros(0);
+      return;
+    }
+    write_gradient(
+        {.loss = 0,
+         .exponential = factors[1],
+         .spread = factors[2],
+         .target = factors[3]},
+        factors[0],
+        target,
+        target >= 0 ? element(target) : 0);
+  }
+
  private:
   using Element =
       std::conditional_t<kFormat == LowPrecision::kNone, float, uint16_t>;
@@ -239,6 +271,32 @@ void softmax_loss_rows(const SoftmaxLossRows& all, int64_t begin, int64_t end) {
   with_format(all.type, [&]<LowPrecision kFormat>() {
     for (int64_t row = begin; row < end; ++row) {
       SoftmaxRow<Vec, kFormat>(all, row).run();
+    }
+  });
+}
+
+template <typename Vec>
+void softmax_part_sums_rows(
+    const SoftmaxLossRows& all,
+    float* sums,
+    int64_t begin,
+    int64_t end) {
+  with_format(all.type, [&]<LowPrecision kFormat>() {
+    for (int64_t row = begin; row < end; ++row) {
+      SoftmaxRow<Vec, kFormat>(all, row).write_part_sums(sums + 4 * row);
+    }
+  });
+}
+
+template <typename Vec>
+void softmax_part_gradient_rows(
+    const SoftmaxLossRows& all,
+    const float* factors,
+    int64_t begin,
+    int64_t end) {
+  with_format(all.type, [&]<LowPrecision kFormat>() {
+    for (int64_t row = begin; row < end; ++row) {
+      SoftmaxRow<Vec, kFormat>(all, row).write_part_gradient(factors + 4 * row);
     }
   });
 }

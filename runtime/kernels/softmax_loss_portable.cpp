@@ -39,4 +39,21 @@ SoftmaxLossKernel* softmax_loss_kernel(Isa isa) {
   return &softmax_loss_portable;
 }
 
+const SoftmaxPartKernels kSoftmaxPartPortable{
+    .sums = &detail::softmax_part_sums_rows<ScalarVec<float>>,
+    .gradient = &detail::softmax_part_gradient_rows<ScalarVec<float>>};
+
+const SoftmaxPartKernels& softmax_part_kernels(Isa isa) {
+  check_isa(isa);
+#if defined(__x86_64__)
+  if (isa == Isa::kAvx512) {
+    return kSoftmaxPartAvx512;
+  }
+  if (isa == Isa::kAvx2) {
+    return kSoftmaxPartAvx2;
+  }
+#endif
+  return kSoftmaxPartPortable;
+}
+
 } // namespace tessera::runtime

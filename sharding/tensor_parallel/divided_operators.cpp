@@ -5,6 +5,7 @@
 #include "tessera/sharding/collectives/group_operations.h"
 #include "tessera/sharding/interception/recompute_scope.h"
 #include "tessera/sharding/tensor_parallel/divided_tag.h"
+#include "tessera/sharding/tensor_parallel/divided_weight.h"
 #include "tessera/sharding/tensor_parallel/dtensor_rules.h"
 #include "tessera/sharding/tensor_parallel/overlapped_linear.h"
 #include "tessera/sharding/tensor_parallel/tensor_plan.h"
@@ -379,6 +380,23 @@ at::Tensor linear(
   }
   return bias && bias->defined() ? y + bias->to(y.scalar_type()) : y;
 }
+
+} // namespace
+
+DividedOperands divided_operands(
+    const at::Tensor& x,
+    const at::Tensor& bias,
+    const DividedParameter& parameter) {
+  const DTensorGuard parts;
+  const Between input = entering(x, *parameter.tp);
+  return {
+      enter_layer(input.x, input.tp),
+      bias.defined()
+          ? operand(bias, -1, parameter.split(), *parameter.tp->group)
+          : bias};
+}
+
+namespace {
 
 /// Looks up the tokens whose rows this rank has, and sums over the ranks.
 at::Tensor vocab_lookup(

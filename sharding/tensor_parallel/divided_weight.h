@@ -53,4 +53,18 @@ void mark_divided(
 /// Returns the description given to mark_divided(), or null.
 const DividedParameter* divided_parameter(const at::Tensor& tensor);
 
+/// What a column-parallel product with a partition multiplies on this rank.
+struct DividedOperands {
+  at::Tensor x; ///< whole; its gradient is summed over the ranks
+  at::Tensor bias; ///< this rank's part; undefined without one
+};
+
+/// @param x, bias of at::linear() with a weight that is divided as kColumn or
+///   kVocab.
+/// Collective if x is divided; its backward is.
+DividedOperands divided_operands(
+    const at::Tensor& x,
+    const at::Tensor& bias,
+    const DividedParameter& parameter);
+
 } // namespace tessera::sharding

@@ -3,6 +3,8 @@
 
 #include "tessera/engine/helpers/linear_cross_entropy.h"
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/dry_run/dry_run.h"
+#include "tessera/runtime/kernels/fused_operators.h"
 #include "tessera/sharding/tensor_parallel/vocab_parallel_loss.h"
 #include "tessera/zoo/layers/linear.h"
 
@@ -75,7 +77,9 @@ at::Tensor VocabHead::local_loss(
     const at::Tensor& targets,
     bool is_mean) const {
   const TensorParallel* tp = context_.parallel();
-  if (tp != nullptr && tp->group->size() > 1) {
+  const bool is_fused = runtime::uses_fused_operators() &&
+                        runtime::computes_on_cpu(weight.device());
+  if (tp != nullptr && tp->group->size() > 1 && !is_fused) {
     VocabParallelLossOptions options;
     options.reduction = LossReduction::kSum;
     const at::Tensor sum = vocab_parallel_cross_entropy(

@@ -2,21 +2,30 @@
 // The chunked head and the tied embedding against their plain forms. All is
 // float64, where the order of sums shows in the 16th digit: 1e-12 tells right
 // from wrong.
+#include "runtime/kernels/softmax_loss_cases.h"
 #include "support/expect_error.h"
 #include "support/ranks.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/helpers/linear_cross_entropy.h"
 #include "tessera/engine/helpers/tied_embedding.h"
 #include "tessera/runtime/kernels/fused_operators.h"
+#include "tessera/sharding/tensor_parallel/dtensor.h"
+#include "tessera/sharding/tensor_parallel/tensor_plan.h"
+#include "tessera/sharding/tensor_parallel/vocab_parallel_softmax.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+
+#include <limits>
+#include <string>
+#include <vector>
 
 namespace tessera::engine::language_model_helpers_test {
 
 namespace {
 
 using Reduction = LinearCrossEntropyOptions::Reduction;
+using sharding::DimSplit;
 
 constexpr double kTolerance = 1e-12;
 constexpr int64_t kClasses = 11;
@@ -54,6 +63,149 @@ TORCH_MODULE(TinyLm);
 at::Tensor ids_of(int seed) {
   torch::manual_seed(seed);
   return torch::randint(kClasses, {2, 7}, torch::kLong);
+}
+
+constexpr int64_t kHeadClasses = 37; // divides by nothing
+constexpr int64_t kBatch = 2;
+constexpr int64_t kLength = 6;
+
+/// Where the classes' biases are.
+enum class Bias { kNone, kDivided, kWhole };
+
+struct HeadImpl : torch::nn::Module {
+  explicit HeadImpl(Bias kind) {
+    torch::manual_seed(5);
+    linear = register_module(
+        "linear",
+        torch::nn::Linear(torch::nn::LinearOptions(kWidth, kHeadClasses)
+                              .bias(kind == Bias::kDivided)));
+    if (kind == Bias::kWhole) {
+      bias = register_parameter("bias", torch::randn({kHeadClasses}));
+    }
+  }
+  at::Tensor bias_of_classes() const {
+    return linear->bias.defined() ? linear->bias : bias;
+  }
+
+  torch::nn::Linear linear{nullptr};
+  at::Tensor bias;
+};
+TORCH_MODULE(Head);
+
+struct HeadCase {
+  Bias bias = Bias::kNone;
+  LinearCrossEntropyOptions options = {};
+  bool has_class_weights = false;
+  bool sequence = false; ///< hidden states are divided along the sequence
+  std::string text = {};
+};
+
+std::vector<HeadCase> head_cases() {
+  return {
+      {.text = "plain"},
+      {.bias = Bias::kDivided,
+       .options = {.ignore_index = 7, .chunk_rows = 5},
+       .text = "bias, ignored index, chunks"},
+      {.bias = Bias::kWhole,
+       .options = {.label_smoothing = 0.1, .z_loss = 0.02},
+       .text = "whole bias, smoothing, z loss"},
+      {.options = {.reduction = Reduction::kSum, .label_smoothing = 0.2},
+       .has_class_weights = true,
+       .text = "sum, smoothing, class weights"},
+      {.bias = Bias::kDivided,
+       .options = {.z_loss = 0.02},
+       .has_class_weights = true,
+       .text = "bias, z loss, class weights"},
+      {.bias = Bias::kWhole,
+       .options = {.label_smoothing = 0.1, .z_loss = 0.01, .chunk_rows = 4},
+       .has_class_weights = true,
+       .sequence = true,
+       .text = "all, sequences divided"}};
+}
+
+struct HeadFound {
+  at::Tensor loss;
+  at::Tensor hidden;
+  at::Tensor weight;
+  at::Tensor bias;
+};
+
+HeadFound run_head(
+    Head head,
+    const HeadCase& which,
+    const TensorParallel* tp,
+    at::ScalarType dtype) {
+  torch::manual_seed(6);
+  const at::Tensor hidden =
+      torch::randn({kBatch, kLength, kWidth}).to(dtype).requires_grad_();
+  const at::Tensor targets = torch::randint(kHeadClasses, {kBatch, kLength});
+  LinearCrossEntropyOptions options = which.options;
+  targets[0][0] = 0;
+  targets[0][1] = kHeadClasses - 1;
+  targets[1][2] = options.ignore_index;
+  targets[1][5] = options.ignore_index;
+  if (which.has_class_weights) {
+    options.class_weights = torch::rand({kHeadClasses}) + 0.5;
+  }
+  head->to(dtype);
+  const at::Tensor x =
+      tp != nullptr && which.sequence ? shard_tensor(hidden, 1, *tp) : hidden;
+  const at::Tensor loss = linear_cross_entropy(
+      x, head->linear->weight, head->bias_of_classes(), targets, options);
+  (loss * 3).backward();
+  const at::Tensor bias = head->bias_of_classes();
+  return {
+      loss.detach(),
+      hidden.grad(),
+      head->linear->weight.grad(),
+      bias.defined() ? bias.grad() : bias};
+}
+
+void expect_near(
+    const at::Tensor& found,
+    const at::Tensor& expected,
+    double tolerance,
+    const char* what) {
+  ASSERT_TRUE(found.defined()) << what;
+  ASSERT_EQ(found.sizes(), expected.sizes()) << what;
+  const at::Tensor wide = expected.to(at::kDouble);
+  EXPECT_LE(
+      (found.to(at::kDouble) - wide).abs().max().item<double>(),
+      tolerance * wide.abs().max().item<double>())
+      << what;
+}
+
+void check_heads(
+    World& world,
+    Communicator& group,
+    bool fused,
+    at::ScalarType dtype) {
+  runtime::use_fused_operators(fused);
+  const double tolerance = dtype == at::kDouble     ? 1e-12
+                           : dtype == at::kBFloat16 ? 0x1p-7
+                                                    : 3e-6;
+  for (const HeadCase& which : head_cases()) {
+    SCOPED_TRACE(
+        which.text + " " + at::toString(dtype) + (fused ? "" : ", off"));
+    const HeadFound whole = run_head(Head(which.bias), which, nullptr, dtype);
+    const TensorParallel tp{&group, which.sequence, /*sequence_dim=*/1};
+    Head head(which.bias);
+    apply_tensor_plan(*head, {{"linear", TensorDivision::kColumn}}, tp);
+    const HeadFound found = run_head(head, which, &tp, dtype);
+    const DimSplit split(kHeadClasses, group.size());
+    const auto local = [&](const at::Tensor& all) {
+      return all.narrow(
+          0, split.begin(world.rank()), split.length(world.rank()));
+    };
+    expect_near(found.loss, whole.loss, tolerance, "loss");
+    expect_near(found.hidden, whole.hidden, tolerance, "hidden");
+    expect_near(found.weight, local(whole.weight), tolerance, "weight");
+    if (which.bias == Bias::kDivided) {
+      expect_near(found.bias, local(whole.bias), tolerance, "bias");
+    } else if (which.bias == Bias::kWhole) {
+      expect_near(found.bias, whole.bias, tolerance, "bias");
+    }
+  }
 }
 
 } // namespace
@@ -307,6 +459,107 @@ TEST(LinearCrossEntropy, SumsOfManyChunksAreNotLost) {
   EXPECT_TRUE(weight.grad().flatten().to(torch::kDouble).equal(expected))
       << weight.grad();
   EXPECT_TRUE(bias.grad().to(torch::kDouble).equal(expected)) << bias.grad();
+}
+
+TEST(DividedHead, HasTheLossOfTheWholeHead) {
+  for (const int ranks : {2, 3}) {
+    tests::run_ranks(ranks, [](World& world) {
+      auto group = world.new_communicator("tensor");
+      check_heads(world, *group, true, at::kFloat);
+      check_heads(world, *group, true, at::kDouble);
+      check_heads(world, *group, true, at::kBFloat16);
+      check_heads(world, *group, false, at::kFloat);
+      check_heads(world, *group, false, at::kDouble);
+    });
+  }
+}
+
+TEST(DividedHead, IsTheWholeLossOfAllDtypesOnOneRank) {
+  Communicator alone("alone");
+  for (const bool fused : {true, false}) {
+    for (const auto& which : runtime::softmax_loss_cases::all_cases()) {
+      runtime::softmax_loss_cases::check_case(
+          which,
+          [&](const at::Tensor& logits,
+              const at::Tensor& losses,
+              const at::Tensor& targets,
+              const at::Tensor& scale,
+              int64_t classes,
+              const runtime::SoftmaxLossOptions& options,
+              bool gradients) {
+            sharding::vocab_parallel_softmax_loss_(
+                logits,
+                losses,
+                targets,
+                scale,
+                DimSplit(classes, 1),
+                alone,
+                options,
+                gradients,
+                fused);
+          });
+    }
+  }
+}
+
+// Ranks whose logits are huge, or all -infinity; rows that are ignored.
+TEST(DividedHead, IsStable) {
+  for (const bool fused : {true, false}) {
+    tests::run_ranks(2, [fused](World& world) {
+      auto group = world.new_communicator("tensor");
+      constexpr float kInfinity = std::numeric_limits<float>::infinity();
+      const at::Tensor full = torch::tensor(
+          {{1e4F, 1e4F + 1, -kInfinity, -kInfinity},
+           {-kInfinity, 3.0F, -1e4F, 1e4F},
+           {NAN, 0.0F, kInfinity, 1.0F}});
+      const at::Tensor wide =
+          full.narrow(0, 0, 2).to(at::kDouble).requires_grad_();
+      const at::Tensor targets = torch::tensor({0, 3, -100});
+      const at::Tensor exact = at::cross_entropy_loss(
+          wide, targets.narrow(0, 0, 2), {}, at::Reduction::None);
+      exact.sum().backward();
+      const at::Tensor logits = full.narrow(1, 2 * world.rank(), 2).clone();
+      const at::Tensor losses = torch::empty({3});
+      sharding::vocab_parallel_softmax_loss_(
+          logits,
+          losses,
+          targets,
+          torch::ones({}),
+          DimSplit(4, 2),
+          *group,
+          {},
+          true,
+          fused);
+      EXPECT_TRUE(losses.narrow(0, 0, 2)
+                      .to(at::kDouble)
+                      .allclose(exact.detach(), 1e-5, 1e-6))
+          << losses;
+      EXPECT_EQ(losses[2].item<float>(), 0);
+      EXPECT_TRUE(
+          logits.narrow(0, 0, 2)
+              .to(at::kDouble)
+              .allclose(wide.grad().narrow(1, 2 * world.rank(), 2), 1e-5, 1e-6))
+          << logits;
+      EXPECT_EQ(logits[2].count_nonzero().item<int64_t>(), 0);
+    });
+  }
+}
+
+TEST(DividedHead, NamesAClassThatIsNone) {
+  tests::run_ranks(2, [](World& world) {
+    auto group = world.new_communicator("tensor");
+    Head head(Bias::kNone);
+    apply_tensor_plan(
+        *head, {{"linear", TensorDivision::kColumn}}, {group.get()});
+    expect_error(
+        [&] {
+          linear_cross_entropy(
+              torch::zeros({2, kWidth}),
+              head->linear->weight,
+              torch::tensor({int64_t{1}, kHeadClasses}));
+        },
+        {"linear_cross_entropy", "the class 37 in row 1", "0 to 36"});
+  });
 }
 
 TEST(TiedEmbedding, EqualsThePlainForm) {

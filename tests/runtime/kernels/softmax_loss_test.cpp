@@ -10,11 +10,13 @@
 #include "tessera/runtime/dry_run/dry_run.h"
 #include "tessera/runtime/kernels/softmax_loss_cuda.h"
 #include "tessera/runtime/kernels/softmax_loss_kernels.h"
+#include "tessera/runtime/kernels/softmax_part.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <functional>
+#include <limits>
 #include <set>
 #include <string>
 #include <vector>
@@ -110,6 +112,76 @@ TEST(SoftmaxLoss, OfAllInstructionSetsIsAsInFloat64) {
     }
     for (const auto dtype : kDtypes) {
       check_extremes(dtype, run);
+    }
+  }
+}
+
+TEST(SoftmaxLoss, HalvesOfAllInstructionSetsAreThoseOfOperators) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const auto dtype : kDtypes) {
+    for (const int64_t classes : {1, 7, 45, 5003}) {
+      for (const bool weighted : {false, true}) {
+        torch::manual_seed(4);
+        // Columns of padding behind the classes.
+        const at::Tensor logits = torch::randn({5, classes + 3}).to(dtype);
+        logits[3].narrow(0, 0, classes).fill_(-kInfinity);
+        const at::Tensor targets = torch::tensor(
+            {int64_t{0},
+             classes - 1,
+             kIgnoredRow,
+             kClassElsewhere,
+             kClassElsewhere});
+        SoftmaxPart part{
+            .logits = logits.clone(),
+            .targets = targets,
+            .class_weights =
+                weighted ? torch::rand({classes}) + 0.5 : at::Tensor(),
+            .classes = classes};
+        const at::Tensor exact_sums = torch::empty({5, 4}, at::kDouble);
+        softmax_part_sums(part, exact_sums, true, /*fused=*/false);
+        at::Tensor factors = torch::rand({5, 4});
+        factors.select(1, 0).copy_(exact_sums.select(1, 0));
+        SoftmaxPart exact = part;
+        exact.logits = logits.to(at::kDouble);
+        softmax_part_gradient_(exact, factors.to(at::kDouble), /*fused=*/false);
+        for (const Isa isa : available()) {
+          SCOPED_TRACE(
+              c10::str(dtype, " ", classes, " ", static_cast<int>(isa)));
+          const at::Tensor found = logits.clone();
+          const SoftmaxLossRows rows{
+              .logits = found.mutable_data_ptr(),
+              .type = format_of(dtype),
+              .rows = 5,
+              .classes = classes,
+              .columns = found.size(1),
+              .row_stride = found.stride(0),
+              .targets = targets.const_data_ptr<int64_t>(),
+              .class_weights = weighted
+                                   ? part.class_weights.const_data_ptr<float>()
+                                   : nullptr,
+              .scale = nullptr,
+              .losses = nullptr,
+              .ignore_index = kIgnoredRow,
+              .label_smoothing = 1,
+              .z_loss = 0,
+              .gradients = true};
+          const at::Tensor sums = torch::full({5, 4}, NAN);
+          softmax_part_kernels(isa).sums(
+              rows, sums.mutable_data_ptr<float>(), 0, 5);
+          for (const int64_t row : {0, 1, 3, 4}) { // 2 is ignored
+            EXPECT_TRUE(at::allclose(
+                sums[row].to(at::kDouble), exact_sums[row], 1e-5, 1e-4))
+                << row << sums[row] << exact_sums[row];
+          }
+          EXPECT_TRUE(at::isfinite(sums[2]).all().item<bool>());
+          softmax_part_kernels(isa).gradient(
+              rows, factors.const_data_ptr<float>(), 0, 5);
+          EXPECT_TRUE(softmax_loss_cases::is_close(found, exact.logits, 1e-5));
+          EXPECT_EQ(found[2].count_nonzero().item<int64_t>(), 0);
+          EXPECT_EQ(
+              found.narrow(1, classes, 3).count_nonzero().item<int64_t>(), 0);
+        }
+      }
     }
   }
 }
