@@ -3,17 +3,20 @@
 // linear_cross_entropy() beside LibTorch's linear and cross_entropy.
 //
 //   bench_linear_loss [rows=1024] [classes=50257] [width=768] [rounds=5]
+//       [threads=N]
 //
 // Contenders run in turns, each in a process of its own, once to warm up and
 // then three times: LibTorch; LibTorch with the memory and the matrix products
 // of tessera::init_on(); linear_cross_entropy() with fused=off and with auto.
-// Prints the median time, the peak of LibTorch's memory above that of the
-// operands, and ratios to the first, of the same round.
+// With one thread the time is the processor's, so that other programs matter
+// little. Prints the median time, the peak of LibTorch's memory above that of
+// the operands, and ratios to the first, of the same round.
 
 #include "tessera/engine/device_config.h"
 #include "tessera/engine/helpers/linear_cross_entropy.h"
 #include "tessera/runtime/profile/cpu_memory_counter.h"
 
+#include <ATen/Parallel.h>
 #include <sys/wait.h>
 #include <torch/torch.h>
 #include <unistd.h>
@@ -23,6 +26,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <map>
 #include <string>
 #include <vector>
@@ -49,7 +53,18 @@ struct LossSizes {
   int64_t classes = 50'257;
   int64_t width = 768;
   int64_t rounds = 5;
+  int64_t threads = 0; ///< 0: those of LibTorch
 };
+
+/// Of the processor with one thread.
+double seconds_now(const LossSizes& sizes) {
+  if (sizes.threads == 1) {
+    return static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
+  }
+  return std::chrono::duration<double>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
 
 LossSample measure(LossContender contender, const LossSizes& sizes) {
   runtime::install_cpu_memory_counter();
@@ -59,6 +74,9 @@ LossSample measure(LossContender contender, const LossSizes& sizes) {
                         ? engine::FusedOperators::kOff
                         : engine::FusedOperators::kAuto;
     engine::init_on(options);
+  }
+  if (sizes.threads > 0) {
+    at::set_num_threads(static_cast<int>(sizes.threads));
   }
   torch::manual_seed(1);
   const at::Tensor hidden =
@@ -75,16 +93,14 @@ LossSample measure(LossContender contender, const LossSizes& sizes) {
     weight.mutable_grad() = at::Tensor();
     runtime::reset_cpu_bytes_peak();
     const auto before = static_cast<double>(runtime::cpu_bytes_live());
-    const auto start = std::chrono::steady_clock::now();
+    const double start = seconds_now(sizes);
     const at::Tensor loss =
         is_plain
             ? torch::cross_entropy_loss(torch::linear(hidden, weight), targets)
             : linear_cross_entropy(hidden, weight, targets);
     loss.backward();
-    const std::chrono::duration<double> time =
-        std::chrono::steady_clock::now() - start;
     if (run > 0) {
-      seconds.push_back(time.count());
+      seconds.push_back(seconds_now(sizes) - start);
     }
     sample.peak_bytes = static_cast<double>(runtime::cpu_bytes_peak()) - before;
   }
@@ -160,7 +176,8 @@ int main(int argc, char** argv) {
       {"rows", &sizes.rows},
       {"classes", &sizes.classes},
       {"width", &sizes.width},
-      {"rounds", &sizes.rounds}};
+      {"rounds", &sizes.rounds},
+      {"threads", &sizes.threads}};
   for (int i = 1; i < argc; ++i) {
     const std::string text = argv[i];
     const size_t end = text.find('=');
