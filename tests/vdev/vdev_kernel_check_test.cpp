@@ -7,6 +7,7 @@
 #include "tessera/engine/engine.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/kernels/pack_segments.h"
+#include "tessera/runtime/kernels/softmax_loss.h"
 #include "tessera/sharding/lazy/move_module.h"
 
 #include <ATen/Context.h>
@@ -390,6 +391,67 @@ TEST(KernelCheckAlone, AKernelThatCannotBeLaunchedIsReplaced) {
     EXPECT_THAT(output, HasSubstr("no kernel image is available"));
     EXPECT_TRUE(torch::equal(target.cpu(), torch::full({5}, 2.0)));
   });
+}
+
+TEST(KernelCheckAlone, ALossKernelThatIsRefusedLeavesTheLossToOperators) {
+  struct Broken {
+    runtime::SoftmaxLossLaunch* launch;
+    const char* fault; ///< as the warning names it
+  };
+  const std::array<Broken, 2> all = {
+      Broken{
+          [](const runtime::SoftmaxLossRows&) {},
+          "does not compute what LibTorch's operators do: "},
+      Broken{
+          [](const runtime::SoftmaxLossRows&) {
+            TESSERA_CHECK(false, "no kernel image is available");
+          },
+          "has failed on a small problem: "}};
+  for (const Broken& broken : all) {
+    run_checked(1, {Order::kLazy}, [&](World& world) {
+      runtime::register_softmax_loss(broken.launch);
+      torch::manual_seed(3);
+      const at::Tensor logits = torch::randn({3, 7});
+      const at::Tensor targets = torch::tensor({2, -100, 6});
+      const at::Tensor scale = torch::full({}, 0.5);
+      const auto run = [&](const auto& loss, at::Device device) {
+        const at::Tensor x = logits.to(device).clone();
+        const at::Tensor losses = torch::zeros({3}, device);
+        loss(x, losses, targets.to(device), scale.to(device));
+        return std::vector{x.cpu(), losses.cpu()};
+      };
+      const auto expected = run(
+          [](const at::Tensor& x,
+             const at::Tensor& losses,
+             const at::Tensor& to,
+             const at::Tensor& by) {
+            runtime::softmax_loss_by_operators(x, losses, to, by, 7, {}, true);
+          },
+          at::kCPU);
+      const std::string output = output_of([&] {
+        for (int i = 0; i < 2; ++i) {
+          const auto found = run(
+              [](const at::Tensor& x,
+                 const at::Tensor& losses,
+                 const at::Tensor& to,
+                 const at::Tensor& by) {
+                runtime::softmax_loss_cuda(
+                    x, losses, to, by, {}, 7, -100, 0, 0, true);
+              },
+              world.device());
+          EXPECT_TRUE(found[0].allclose(expected[0], 1e-6, 1e-6));
+          EXPECT_TRUE(found[1].allclose(expected[1], 1e-6, 1e-6));
+        }
+      });
+      EXPECT_EQ(count_of(output, "the kernel "), 1) << output;
+      EXPECT_EQ(count_of(output, kReplaced), 1) << output;
+      EXPECT_THAT(
+          output,
+          HasSubstr(
+              "the kernel softmax_loss_ of float32 on " + world.device().str() +
+              " " + broken.fault));
+    });
+  }
 }
 
 TEST(KernelCheckAlone, EachTypeOfTargetIsCheckedApart) {
