@@ -443,7 +443,7 @@ TEST(KernelCheckAlone, ALossKernelThatIsRefusedLeavesTheLossToOperators) {
           EXPECT_TRUE(found[1].allclose(expected[1], 1e-6, 1e-6));
         }
       });
-      EXPECT_EQ(count_of(output, "the kernel "), 1) << output;
+      EXPECT_EQ(count_of(output, "tessera: "), 1) << output;
       EXPECT_EQ(count_of(output, kReplaced), 1) << output;
       EXPECT_THAT(
           output,
