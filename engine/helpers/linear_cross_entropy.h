@@ -38,11 +38,11 @@ struct LinearCrossEntropyOptions {
 /// are not ignored; as in LibTorch it is NaN if there are none. `weight` and
 /// `bias` may be sharded by an Engine, frozen, or shared with an embedding.
 ///
-/// `weight` may be divided by a tensor plan, as kColumn or kVocab: each rank has
-/// the logits of its classes and sends four numbers a row, in an all-gather for
-/// each chunk; backward sums the gradient of hidden. Collective then; targets
-/// are equal on all ranks, and the loss is. Kernels for it are those of the CPU;
-/// elsewhere LibTorch's operators compute it.
+/// `weight` may be divided by a tensor plan, as kColumn or kVocab: each rank
+/// has the logits of its classes and sends four numbers a row, in an all-gather
+/// for each chunk; backward sums the gradient of hidden. Collective then;
+/// targets are equal on all ranks, and the loss is. Kernels for it are those of
+/// the CPU; elsewhere LibTorch's operators compute it.
 ///
 /// @param hidden [..., width], floating point.
 /// @param weight [classes, width], of hidden's dtype.
