@@ -10,6 +10,7 @@
 #include "tessera/engine/checkpoint/model_tensors.h"
 #include "tessera/engine/checkpoint/save_weights.h"
 #include "tessera/engine/checkpoint/state_loading.h"
+#include "tessera/engine/full_values.h"
 #include "tessera/engine/optim/optimizer.h"
 #include "tessera/engine/optim/sharded_optimizer.h"
 #include "tessera/engine/option_agreement.h"
@@ -33,6 +34,7 @@
 #include "tessera/sharding/paging/held_pages.h"
 #include "tessera/sharding/paging/pager.h"
 #include "tessera/sharding/paging/tied_copies.h"
+#include "tessera/sharding/tensor_parallel/divided_weight.h"
 #include "tessera/sharding/weights/weight_files.h"
 
 #include <ATen/ops/tensor.h>
@@ -52,6 +54,40 @@ namespace {
 /// RankIntent::parameter of kClip.
 constexpr int64_t kNormIntent = 0;
 constexpr int64_t kLimitIntent = 1;
+
+/// Returns which tensor-parallel ranks have other values, the same ones of
+/// parameters that they divide and of others; empty: none. Collective.
+std::string other_full_values(
+    sharding::PageRanks& ranks,
+    const sharding::ValueHashes& values) {
+  Communicator* const group = ranks.tensor_control();
+  if (group == nullptr) {
+    return "";
+  }
+  const auto gathered = [&](const std::string& text) {
+    return runtime::gather_texts(
+        *group, text, "comparison of whole values", ranks.watch_failures());
+  };
+  const std::vector<std::string> hashes =
+      gathered(std::to_string(values.hash()));
+  const auto other =
+      std::find_if(hashes.begin(), hashes.end(), [&](const auto& hash) {
+        return hash != hashes.front();
+      });
+  if (other == hashes.end()) {
+    return "";
+  }
+  const auto index = static_cast<size_t>(other - hashes.begin());
+  const std::vector<std::string> texts = gathered(values.to_text());
+  const std::vector<int> all = ranks.model().slice({kTensorAxis}).ranks();
+  return formatted(
+      "tensor-parallel ranks {} and {} have written other values to '{}'",
+      all[0],
+      all[index],
+      sharding::ValueHashes::from_text(texts[0])
+          .other_than(sharding::ValueHashes::from_text(texts[index]))
+          .front());
+}
 
 /// Ends the error of gradients without the loss scale.
 constexpr const char* kOtherBackward =
@@ -369,14 +405,25 @@ void Engine::clip_grad_value(double limit) {
 void Engine::reduce(const at::Tensor& parameter, const at::Tensor& gradient) {
   check_keeps_gradients("reduce");
   const size_t index = pager_->pages().find(parameter);
+  const auto* division = engine::division_of(parameter);
+  const bool is_full =
+      division != nullptr && gradient.defined() &&
+      gradient.sizes() == c10::IntArrayRef(division->spec.sizes);
   TESSERA_CHECK(
-      gradient.defined() && gradient.sizes() == parameter.sizes(),
-      "Engine::reduce: the gradient of '{}' has shape {}; the parameter's is {}.",
+      is_full || (gradient.defined() && gradient.sizes() == parameter.sizes()),
+      "Engine::reduce: the gradient of '{}' has shape {}; the parameter's is {}{}.",
       pager_->pages().parameter(index).record.name(),
       gradient.defined() ? gradient.sizes() : c10::IntArrayRef{},
-      parameter.sizes());
+      parameter.sizes(),
+      division == nullptr ? ""
+                          : formatted(
+                                " on this rank, of {}",
+                                c10::IntArrayRef(division->spec.sizes)));
+  const at::Tensor local =
+      is_full ? engine::local_value_of(gradient, parameter).contiguous()
+              : gradient;
   pager_->add_gradient(
-      index, scaler_.is_active() ? gradient * scaler_.scale() : gradient);
+      index, scaler_.is_active() ? local * scaler_.scale() : local);
 }
 
 bool Engine::step() {
@@ -483,7 +530,8 @@ at::Tensor Engine::grad(const at::Tensor& parameter) {
       {sharding::RankIntent::Kind::kReadGradient,
        pager_->pages().entries()[index].page.number(),
        static_cast<int64_t>(index)});
-  const at::Tensor gradient = pager_->scopes().full_gradient(index);
+  const at::Tensor gradient = engine::full_gradient_of(
+      pager_->scopes().full_gradient(index), parameter);
   return gradient.defined() && scaler_.is_active()
              ? gradient.div(scaler_.scale())
              : gradient;
@@ -582,18 +630,27 @@ void Engine::for_each_parameter(
   }
   sharding::WrittenValues written; // compared when all of it is written
   written.is_pending = written.on_all_stages = true;
+  sharding::ValueHashes full_values; // alike on tensor-parallel ranks
   for (const auto& page : pager_->pages()) {
     at::Tensor full = pager_->scopes().full_master(*page);
     if (!writable) {
       full = full.to(page->original_dtype());
     }
     for (size_t i = 0; i < page->parameters().size(); ++i) {
-      const at::Tensor value = page->view_of(full, i);
-      const auto& names = page->parameters()[i].record.spec.names;
+      const auto& record = page->parameters()[i].record;
+      const at::Tensor local = page->view_of(full, i);
+      const at::Tensor value = engine::full_value_of(local, record.tensor);
+      const auto& names = record.spec.names;
       // What is added to a value must not be added once for each name.
       const size_t count = writable ? 1 : names.size();
       for (size_t k = 0; k < count; ++k) {
         visit(names[k], value);
+      }
+      if (writable && pager_->ranks().tensor_control() != nullptr) {
+        full_values.add(names.front(), value);
+        if (engine::division_of(record.tensor) != nullptr) {
+          local.copy_(engine::local_value_of(value, record.tensor));
+        }
       }
     }
     if (writable) {
@@ -611,6 +668,12 @@ void Engine::for_each_parameter(
     pager_->invalidate();
     pager_->ranks().written() = std::move(written);
     pager_->scopes().check_written(/*on_all_stages=*/true);
+    const std::string problem = pager_->ranks().first_over_parts(
+        other_full_values(pager_->ranks(), full_values));
+    TESSERA_CHECK(
+        problem.empty(),
+        "for_each_parameter(): {}, which they divide; each rank's part of it is now as this rank wrote it. Write the same whole values on every rank, and load a checkpoint to go on.",
+        problem);
   }
 }
 
@@ -717,7 +780,18 @@ void Engine::check_same_values(
         difference->ranks,
         difference->parameters);
   }
-  problem = pager_->ranks().first_over_parts(problem);
+  problem = pager_->ranks().first_over_parts(problem); // the same on all
+  if (problem.empty()) {
+    problem = pager_->ranks().first_over_parts(
+        other_full_values(pager_->ranks(), hashes));
+    problem =
+        problem.empty()
+            ? problem
+            : formatted(
+                  "{}: {}; nothing has changed. Pass the same whole values on every rank.",
+                  function,
+                  problem);
+  }
   TESSERA_CHECK(problem.empty(), "{}", problem);
 }
 

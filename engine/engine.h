@@ -163,7 +163,9 @@ class Engine {
   /// Adds a gradient that backward() did not compute, e.g. one from
   /// torch::autograd::grad, to that of `parameter`, averaged over the ranks.
   /// Collective.
-  /// @param gradient this rank's whole gradient, of the parameter's shape.
+  /// @param gradient this rank's whole gradient, of the parameter's shape; of a
+  ///   parameter that tensor-parallel ranks divide, the whole, as grad() has
+  ///   it, or this rank's part.
   void reduce(const at::Tensor& parameter, const at::Tensor& gradient);
 
   /// Makes one optimizer step and resets all gradients to none. Collective.
@@ -188,14 +190,14 @@ class Engine {
 
   /// The whole gradient of a parameter, averaged over the ranks; undefined if
   /// no rank has one. Of a parameter that tensor-parallel ranks divide, it is
-  /// the gradient of this rank's part, here and in what follows: gather(),
-  /// for_each_parameter(); save_weights() writes the whole. Collective.
+  /// that of all of them. Collective, over these ranks too.
   at::Tensor grad(const at::Tensor& parameter);
 
   /// Unshards all parameters until the scope ends, in the dtype in which
   /// operators use them: under a lower PrecisionPolicy::parameters, what is
-  /// written is rounded to it. for_each_parameter() has full precision.
-  /// Collective.
+  /// written is rounded to it. for_each_parameter() has full precision. Of a
+  /// parameter that tensor-parallel ranks divide, operators use this rank's
+  /// part, and so does the scope; GatherScope::full() is the whole. Collective.
   GatherScope gather(const GatherOptions& options = {});
   /// Unshards the given parameters and those in the same groups. Collective.
   GatherScope gather(
@@ -227,8 +229,9 @@ class Engine {
   int64_t ema_steps() const;
 
   /// Calls `visit` with the name and the whole value of every parameter, of a
-  /// tied one under each of its names, holding one group at a time; of divided
-  /// experts, each rank visits its own. With master weights the value is that
+  /// tied one under each of its names, holding one group at a time. What
+  /// tensor-parallel ranks divide is whole on each of them; of divided experts,
+  /// each rank visits its own. With master weights the value is that
   /// of the master weight, in the module's original dtype. The tensor is valid
   /// during the call only. Collective; `visit` is called on all ranks.
   /// @param writable what `visit` writes to the tensor, the same on all ranks,
@@ -274,8 +277,8 @@ class Engine {
   void sum_over_ranks(const at::Tensor& values);
 
   /// Checks that all ranks have the same values, as before a visitor of
-  /// for_each_parameter() writes them. Tensor-parallel ranks and pipeline
-  /// stages have their own. Collective; blocks.
+  /// for_each_parameter() writes them. Pipeline stages have their own.
+  /// Collective; blocks.
   /// @param function named in the error.
   /// @param values by name, of any shape, dtype and device.
   /// @throws tessera::Error on all ranks if they differ, naming one of them.

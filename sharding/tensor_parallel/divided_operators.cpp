@@ -3,6 +3,7 @@
 // ([Note: DTensors]), and the registration of all rules.
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/collectives/group_operations.h"
+#include "tessera/sharding/interception/page_key.h"
 #include "tessera/sharding/interception/recompute_scope.h"
 #include "tessera/sharding/tensor_parallel/divided_tag.h"
 #include "tessera/sharding/tensor_parallel/divided_weight.h"
@@ -471,7 +472,7 @@ bool has_compatible_shallow_copy_type(
 [[noreturn]] void fail_on_weight(const at::Tensor& x, const char* operation) {
   const DividedParameter* parameter = divided_parameter(x);
   TESSERA_FAIL(
-      "{}: this operator does not support {}, which is divided by a tensor plan; only linear, matmul, mm, addmm and embedding do. Leave its layer out of the plan. (weight.detach() is this rank's part.)",
+      "{}: this operator does not support {}, which is divided by a tensor plan; only linear, matmul, mm, addmm and embedding do. Leave its layer out of the plan. (weight.detach() is this rank's part; of a wrapped module, Engine::gather(), with GatherScope::full(), and Engine::for_each_parameter() have the whole.)",
       operation,
       parameter == nullptr ? "a view of a weight"
                            : "'" + parameter->name() + "'");
@@ -587,7 +588,10 @@ void check_no_weight(const at::Tensor& x, const char* operation) {
 }
 
 void check_records_no_weight(const at::Tensor& x, const char* operation) {
-  if (!x.defined() || !x.requires_grad() || !at::GradMode::is_enabled() ||
+  // Of a wrapped module a part is never mistaken for the whole, as by a norm in
+  // a gather scope; detach() says that it is meant.
+  if (!x.defined() || !x.requires_grad() ||
+      (!at::GradMode::is_enabled() && !has_page_key(x)) ||
       !x.key_set().has(kDividedKey) || is_dtensor(x)) {
     return;
   }

@@ -7,13 +7,11 @@
 #include "support/motion.h"
 #include "support/plain_adamw.h"
 #include "support/temporary_folder.h"
-#include "support/tensor_parts.h"
 #include "tessera/engine/engine.h"
 #include "tessera/engine/memory/memory_plan.h"
 #include "tessera/engine/memory/tier_needs.h"
 #include "tessera/runtime/random/random_key.h"
 #include "tessera/sharding/lazy/move_module.h"
-#include "tessera/sharding/tensor_parallel/tensor_specs.h"
 #include "tessera/zoo/adapters/lora.h"
 #include "tessera/zoo/models/pipeline_model.h"
 #include "tessera/zoo/vision/moco_model.h"
@@ -377,8 +375,6 @@ inline void expect_that_of_one_rank(
   EXPECT_EQ(
       layer_context(parallel).context() != nullptr,
       layout.parallel.sizes.context > 1);
-  const TensorSpecs specs = specs_in(*model);
-  const auto parameters = model->named_parameters();
   EngineOptions options = engine_options(layout);
   options.parallel = &parallel.mesh();
   if (layout.has_budget) {
@@ -411,13 +407,6 @@ inline void expect_that_of_one_rank(
     EXPECT_TRUE(engine.step());
     follow(engine, *model);
   }
-  // The part of a whole weight that this rank holds.
-  const auto local_part = [&](const std::string& name, const at::Tensor& full) {
-    return tests::local_part(
-        full,
-        specs.at(parameters[name].unsafeGetTensorImpl()),
-        parallel.mesh().index(ParallelGroup::kTensor, world.rank()));
-  };
   double largest_motion = 0;
   for (const auto& [name, value] : plain.parameters) {
     largest_motion = std::max(
@@ -426,8 +415,8 @@ inline void expect_that_of_one_rank(
   engine.for_each_parameter(
       [&](const std::string& name, const at::Tensor& value) {
         tests::expect_close_by_motion(
-            local_part(name, plain.start.at(name)),
-            local_part(name, plain.parameters.at(name)),
+            plain.start.at(name),
+            plain.parameters.at(name),
             (layout.compute ? value.to(at::kFloat) : value).cpu(),
             tolerances.motion,
             name,
