@@ -80,9 +80,23 @@ TaskScore evaluate_checkpoint(
   return score(config, task, engine, parallel);
 }
 
+/// Keys of an adapter, which a run's own replaces.
+bool is_of_adapter(const std::string& override_text) {
+  return override_text.starts_with("model.lora=") ||
+         override_text.starts_with("model.lora.");
+}
+
+/// @param is_run whether the model is that of a run, and not of a
+///     configuration.
 /// @throws tessera::Error for keys that say what a checkpoint's weights are.
-void check_scores_export(const std::vector<std::string>& overrides) {
+void check_scores_export(
+    const std::vector<std::string>& overrides,
+    bool is_run) {
   for (const std::string& text : overrides) {
+    TESSERA_CHECK(
+        !is_run || !is_of_adapter(text),
+        "{}: the run's model is scored with the adapter that it was exported with, and the key has no effect; for a checkpoint's adapter add --from, e.g. --from best or step-100",
+        text);
     TESSERA_CHECK(
         !text.starts_with("training.ema_evaluate="),
         "{}: the run's model is scored, which has the weights that it was exported with; for weights or averages of a checkpoint add --from, e.g. --from best or step-100",
@@ -106,7 +120,9 @@ TaskScore evaluate_run(
         run, from, chosen_checkpoint(run, from, overrides));
   }
   check_evaluated_overrides(overrides);
-  check_scores_export(overrides);
+  check_scores_export(
+      overrides,
+      is_run_folder(fs::is_directory(run) ? run : run.parent_path()));
   const TrainedRun trained = fs::is_directory(run)
                                  ? finished_run(run, overrides)
                                  : scored_run(run, overrides);

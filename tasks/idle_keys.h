@@ -14,6 +14,7 @@ class ConfigReader;
 
 namespace tessera::tasks {
 
+struct TaskKind;
 struct TrainingConfig;
 
 /// A line for each key that is given, and why it has no effect.
@@ -23,5 +24,9 @@ struct TrainingConfig;
 std::vector<std::string> idle_keys(
     const runtime::ConfigReader& reader,
     const TrainingConfig& config);
+
+/// The keys of a task of which the table behind idle_keys() does not say when
+/// they have an effect: none.
+std::vector<std::string> keys_without_rule(const TaskKind& task);
 
 } // namespace tessera::tasks

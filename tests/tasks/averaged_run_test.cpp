@@ -72,6 +72,15 @@ TEST(AveragedRun, ScoresAndExportsAverages) {
         loss(evaluate_run(folder / "averaged", {}, "step-4").values),
         loss(averaged.score->values),
         1e-6);
+    // So it is with adapters: an exported model has its own.
+    for (const char* key :
+         {"model.lora={\"target_modules\":\"all-linear\"}",
+          "model.lora.alpha=32",
+          "model.lora="}) {
+      expect_error(
+          [&] { evaluate_run(folder / "plain", {key}); },
+          {key, "has no effect", "--from"});
+    }
     // An exported model is one of them.
     expect_error(
         [&] { evaluate_run(folder / "plain", {"training.ema_evaluate=true"}); },
