@@ -27,6 +27,7 @@
 #include "tessera/tasks/run_folder.h"
 #include "tessera/tasks/run_model.h"
 #include "tessera/tasks/supervised_texts.h"
+#include "tessera/tasks/tokenized_data.h"
 #include "tessera/zoo/models/pretrained.h"
 
 #include <ATen/Parallel.h>
@@ -42,6 +43,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 
 namespace tessera::tasks {
 
@@ -622,26 +624,92 @@ bool is_done(const TrainingConfig& config, const TrainingSummary& summary) {
 
 namespace {
 
-/// Ranks with other steps would wait for each other, or train on without a
-/// word. wrap() compares the options of the engine.
+/// Keys in which ranks may differ: where their files are, and what changes no
+/// number.
+constexpr std::string_view kOfEachRank[] = {
+    "data.train",
+    "data.heldout",
+    "data.loader",
+    "data.check",
+    "data.text.folder",
+    "data.tokenizer",
+    "data.mask.words",
+    "model.folder",
+    "model.config",
+    "model.start_from.path",
+    "model.lora.base_model",
+    "model.checkpoint_layers",
+    "model.checkpoint_attention",
+    "distill.model.folder",
+    "preference.reference.folder"};
+
+bool is_of_each_rank(const std::string& key) {
+  return std::any_of(
+             std::begin(kOfEachRank),
+             std::end(kOfEachRank),
+             [&](std::string_view one) {
+               return key.starts_with(one) &&
+                      (key.size() == one.size() || key[one.size()] == '.');
+             }) ||
+         (key.starts_with("data.blend.") && key.ends_with(".path"));
+}
+
+/// Bytes of the files that every rank reads, wherever they are: the same data.
+void add_data_sizes(const TrainingConfig& config, runtime::OptionTexts& texts) {
+  if (config.task == &kLanguageModel && are_texts(config.data.train)) {
+    return; // rank 0 alone reads them
+  }
+  const auto add = [&](const char* key, const auto& files_of) {
+    std::string size;
+    try {
+      uint64_t bytes = 0;
+      for (const std::filesystem::path& file : files_of()) {
+        bytes += std::filesystem::is_directory(file)
+                     ? 0
+                     : std::filesystem::file_size(file);
+      }
+      size = std::to_string(bytes);
+    } catch (const std::exception&) { // reading them says why
+      size = "unknown, as they cannot be read,";
+    }
+    texts[formatted("{} (its bytes)", key)] = size;
+  };
+  add("data.train", [&] { return config.train_files(); });
+  add("data.heldout", [&] { return config.heldout_files(); });
+}
+
+/// Ranks with other steps would wait for each other; with other data, or what
+/// is made of them, they would train on without a word. wrap() compares the
+/// options of the engine.
 void check_same_configuration(World& world, const TrainingConfig& config) {
   if (world.size() == 1) {
     return;
   }
   runtime::OptionTexts texts;
-  for (const char* part : {"training", "schedule", "parallel"}) {
+  for (const char* part :
+       {"data",
+        "distill",
+        "model",
+        "parallel",
+        "preference",
+        "reward",
+        "schedule",
+        "training"}) {
     const auto found = config.resolved.find(part);
     if (found != config.resolved.end()) {
       const nlohmann::ordered_json flat = found->flatten();
       for (const auto& [path, value] : flat.items()) {
         std::string name = part + path;
         std::replace(name.begin(), name.end(), '/', '.');
-        texts.emplace(std::move(name), value.dump());
+        if (!is_of_each_rank(name)) {
+          texts.emplace(std::move(name), value.dump());
+        }
       }
     }
   }
   texts["task"] = config.task->name;
   texts["model.max_length"] = std::to_string(config.max_length);
+  add_data_sizes(config, texts);
   engine::check_same_on_all_ranks(world, "configuration", texts);
 }
 

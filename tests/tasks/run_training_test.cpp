@@ -264,6 +264,39 @@ TEST_F(RunTraining, RefusesRanksWithOtherSettings) {
   });
 }
 
+// Batches of other masks or other rows would be averaged without a word.
+TEST_F(RunTraining, RefusesRanksWithOtherData) {
+  fs::copy_file(folder_ / "data.safetensors", folder_ / "copy.safetensors");
+  std::ofstream(folder_ / "other.safetensors") << "other rows";
+  on_ranks(2, [&] {
+    const bool is_first = std::string(std::getenv("RANK")) == "0";
+    const auto run_with = [&](const std::string& first,
+                              const std::string& other) {
+      return run_training(config({is_first ? first : other}));
+    };
+    expect_error(
+        [&] { run_with("data.trim_padding=true", "data.trim_padding=false"); },
+        {"data.trim_padding is true on rank 0 and false on rank 1"});
+    expect_error(
+        [&] { run_with("model.strict=true", "model.strict=false"); },
+        {"model.strict is true on rank 0 and false on rank 1"});
+    const auto file = [&](const char* key, const char* name) {
+      return formatted("data.{}={}", key, (folder_ / name).string());
+    };
+    for (const char* key : {"train", "heldout"}) {
+      expect_error(
+          [&] {
+            run_with(
+                file(key, "data.safetensors"), file(key, "other.safetensors"));
+          },
+          {key, " (its bytes) is ", " on rank 0 and 10 on rank 1"});
+    }
+    // The same data in a place of the rank's own.
+    run_with(
+        file("train", "data.safetensors"), file("train", "copy.safetensors"));
+  });
+}
+
 TEST_F(RunTraining, ChecksExamplesByTheHeadBeforeItWritesAnything) {
   write({{"features", features()}});
   on_ranks(1, [&] {
