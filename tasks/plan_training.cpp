@@ -296,9 +296,7 @@ class ConfiguredTraining {
     job_.random_seed = config.seed;
     options_ = config.engine;
     options_.log_memory = false;
-    if (!options_.optimizer.parameters.empty()) {
-      options_.optimizer.other_names = checkpoint_names_of(*full);
-    }
+    add_checkpoint_names(options_.optimizer, *full);
   }
 
   PlannedJob& job() {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/tasks/run_model.h"
 
+#include "tessera/engine/optim/optimizer.h"
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/runtime/comm/gather_texts.h"
 #include "tessera/runtime/core/error.h"
@@ -153,6 +154,8 @@ void add_lora(const TrainingConfig& config, World& world, zoo::Model& model) {
       all);
 }
 
+namespace {
+
 std::map<std::string, std::vector<std::string>> checkpoint_names_of(
     const zoo::Model& model) {
   const zoo::WeightNames names = zoo::has_lora(model)
@@ -165,6 +168,16 @@ std::map<std::string, std::vector<std::string>> checkpoint_names_of(
     }
   }
   return by_name;
+}
+
+} // namespace
+
+void add_checkpoint_names(OptimizerOptions& options, const zoo::Model& model) {
+  // Rules for parameters may have another optimizer, too.
+  if (!options.parameters.empty() ||
+      options.rule.optimizer().saved_name() == "muon") {
+    options.other_names = checkpoint_names_of(model);
+  }
 }
 
 Engine wrap_model(
@@ -187,9 +200,7 @@ Engine wrap_model(
     model->drop_tokens(*config.token_drop);
   }
   config.engine.parallel = parallel.mesh_or_null();
-  if (!config.engine.optimizer.parameters.empty()) {
-    config.engine.optimizer.other_names = checkpoint_names_of(*model);
-  }
+  add_checkpoint_names(config.engine.optimizer, *model);
   return {world, model, config.engine};
 }
 

@@ -58,10 +58,10 @@ std::shared_ptr<zoo::Model> pretrained_model(
 /// Collective.
 void add_lora(const TrainingConfig& config, World& world, zoo::Model& model);
 
-/// The names that the parameters on this rank have in files of the model, or of
-/// its adapter, by their names in the model; for OptimizerOptions::other_names.
-std::map<std::string, std::vector<std::string>> checkpoint_names_of(
-    const zoo::Model& model);
+/// Sets OptimizerOptions::other_names to the names that the parameters on this
+/// rank have in files of the model, or of its adapter, if patterns are to match
+/// them.
+void add_checkpoint_names(OptimizerOptions& options, const zoo::Model& model);
 
 /// Moves the model to the rank's device and wraps it. Collective.
 Engine wrap_model(

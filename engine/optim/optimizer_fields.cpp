@@ -121,7 +121,7 @@ void visit_fields(OptionFields& fields, OptimizerOptions& options) {
   fields.field(
       "ema_warmup",
       options.ema_warmup,
-      "limit the decay of step n, counted from 0, to (1 + n) / (10 + n), so that the average follows the weights closely at first");
+      "limit the decay of a step to (1 + n) / (10 + n), n being the number of steps before it (2/11 in the second step), so that the average follows the weights closely at first");
   fields.choice(
       "overlap",
       options.overlap,

@@ -114,6 +114,7 @@ std::vector<std::string> OptimizerRules::all_names(
 ParameterSettings OptimizerRules::settings_for(
     const std::vector<std::string>& names) const {
   ParameterSettings settings;
+  settings.names = with_other_names(names);
   settings.frozen_steps = options_.frozen_steps;
   settings.rule = options_.rule;
   std::optional<double> weight_decay = options_.weight_decay;

@@ -16,6 +16,9 @@ namespace tessera::engine {
 
 /// The hyperparameters of one parameter.
 struct ParameterSettings {
+  /// All that patterns of the optimizer match: the names in the module, and
+  /// OptimizerOptions::other_names of them.
+  std::vector<std::string> names;
   double lr_scale = 1;
   double weight_decay = 0;
   int64_t frozen_steps = 0;

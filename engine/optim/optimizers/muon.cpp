@@ -158,7 +158,7 @@ bool is_hidden_matrix(
     return false;
   }
   for (const runtime::NamePattern& pattern : adamw_name_patterns) {
-    for (const std::string& name : record.spec.names) {
+    for (const std::string& name : parameter.settings.names) {
       if (pattern.is_found_in(name)) {
         return false;
       }
@@ -186,7 +186,7 @@ class Muon : public OptimizerWith<MuonOptions> {
     fields.field(
         "adamw_name_patterns",
         options.adamw_name_patterns,
-        "regular expressions, searched for in names: matrices that AdamW trains instead");
+        "regular expressions, searched for in names, of the model and of its checkpoint: matrices that AdamW trains instead");
     visit_adam_fields(fields, options.rest);
     fields.field("nesterov", options.nesterov, "Nesterov's momentum");
     fields.field(

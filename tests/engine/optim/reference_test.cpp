@@ -311,10 +311,37 @@ TEST(OptimizerRules, MatchTheOtherNamesOfParameters) {
     EXPECT_EQ(rules.settings_for({"last.weight"}).lr_scale, 0.5);
     EXPECT_EQ(rules.settings_for({"last.bias"}).lr_scale, 1);
     rules.check_all_used(*net);
+    EXPECT_EQ(
+        rules.settings_for({"last.weight"}).names,
+        (std::vector<std::string>{"last.weight", "lm_head.weight"}));
     options.optimizer.parameters[0].pattern = "lm_haed.weight";
     expect_throws(
         [&] { wrap(std::shared_ptr<torch::nn::Module>(net), options); },
         {"optimizer.parameters", "lm_haed.weight", "'lm_head.weight'"});
+  });
+}
+
+// A matrix that only its checkpoint calls an embedding or a head.
+TEST(OptimizerRules, MuonKnowsTheOtherNamesOfParameters) {
+  run_ranks(1, [](World& world) {
+    const auto moved = [&](bool has_other_name) {
+      auto net = make_net<StackImpl>();
+      auto options = group_per_layer();
+      options.optimizer.rule = MuonOptions{};
+      if (has_other_name) {
+        options.optimizer.other_names = {{"last.weight", {"lm_head.weight"}}};
+      }
+      Engine engine(world, net, options);
+      engine.backward(net->last->weight.square().sum());
+      const at::Tensor before = net->last->weight.detach().clone();
+      engine.step();
+      return (net->last->weight.detach() - before).clone();
+    };
+    // AdamW's first step moves every element by the learning rate.
+    const at::Tensor by_adamw = moved(true).abs();
+    EXPECT_TRUE(by_adamw.allclose(by_adamw.mean(), 0.1, 0)) << by_adamw;
+    const at::Tensor by_muon = moved(false).abs();
+    EXPECT_FALSE(by_muon.allclose(by_muon.mean(), 0.1, 0)) << by_muon;
   });
 }
 
