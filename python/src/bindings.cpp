@@ -11,10 +11,14 @@
 #include "wrap_options.h"
 
 #include "tessera/engine/data/sample_order.h"
+#include "tessera/engine/full_values.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/interception/page_key.h"
+#include "tessera/sharding/interception/paged_storage.h"
 #include "tessera/sharding/lazy/lazy.h"
+#include "tessera/sharding/paging/pager.h"
 #include "tessera/sharding/paging/pager_statistics.h"
+#include "tessera/sharding/tensor_parallel/divided_weight.h"
 
 #include <pybind11/stl.h>
 #include <pybind11/stl/filesystem.h>
@@ -87,6 +91,11 @@ class ScopeContext {
   void enter() {
     scope_.emplace(open_(handle_->engine()));
   }
+  /// @throws tessera::Error outside of the scope.
+  Scope& scope() {
+    TESSERA_CHECK(scope_.has_value(), "the scope has not begun, or has ended.");
+    return *scope_;
+  }
   /// @param fails whether an error ends it.
   void exit(bool fails) {
     if constexpr (std::is_same_v<Scope, GatherScope>) {
@@ -104,9 +113,11 @@ class ScopeContext {
 };
 
 template <typename Scope>
-void bind_scope(py::module_& module, const char* name) {
+py::class_<ScopeContext<Scope>> bind_scope(
+    py::module_& module,
+    const char* name) {
   using Context = ScopeContext<Scope>;
-  py::class_<Context>(module, name)
+  return py::class_<Context>(module, name)
       .def("__enter__", &Context::enter, ReleaseGil())
       .def("__exit__", [](Context& context, const py::args& error) {
         const bool fails = !error.empty() && !error[0].is_none();
@@ -220,7 +231,34 @@ void bind_checkpoints(py::module_& module) {
 }
 
 void bind_engine(py::module_& module) {
-  bind_scope<GatherScope>(module, "Gather");
+  bind_scope<GatherScope>(module, "Gather")
+      .def(
+          "full",
+          [](ScopeContext<GatherScope>& context, const at::Tensor& parameter) {
+            return context.scope().full(parameter);
+          },
+          ReleaseGil());
+  module.def(
+      "name_without_lasting_memory",
+      [](const at::Tensor& tensor) -> std::optional<std::string> {
+        if (!sharding::has_page_key(tensor) || !tensor.has_storage()) {
+          return std::nullopt;
+        }
+        const auto* storage =
+            sharding::PagedStorage::of(tensor.storage().unsafeGetStorageImpl());
+        const auto* pager =
+            storage == nullptr
+                ? nullptr
+                : dynamic_cast<const sharding::Pager*>(storage->page().handler);
+        return pager == nullptr ||
+                       pager->has_lasting_memory(storage->page().number)
+                   ? std::nullopt
+                   : std::optional(storage->parameter_name());
+      });
+  module.def("full_sizes", [](const at::Tensor& parameter) {
+    const auto* division = engine::division_of(parameter);
+    return division == nullptr ? parameter.sizes().vec() : division->spec.sizes;
+  });
   bind_scope<EmaScope>(module, "Ema");
 
   using Handle = EngineHandle;

@@ -11,7 +11,7 @@ import zlib
 
 import torch
 
-from tessera import _C, sampler
+from tessera import _C, reads, sampler
 from tessera.attributes import FixedAttributes
 from tessera.job import init
 from tessera.options import plain, whole_number
@@ -80,6 +80,7 @@ class Engine(FixedAttributes):
         self._guard = _Guard(self._tree)
         self._engine_step = functools.partial(_step, self._tree, self._engine)
         sampler.follow_steps()
+        reads.guard()
         # Shards are freed while other ranks can still be reached.
         weakref.finalize(self, self._engine.close)
 
@@ -171,6 +172,15 @@ class Engine(FixedAttributes):
         They have the dtype in which operators use them: with
         precision={"parameters": "bfloat16"}, what is written is rounded to it.
         for_each_parameter() has full precision.
+
+        Of a parameter that tensor-parallel ranks divide (tensor_plan), modules
+        compute with this rank's part, and so it is in the scope. The scope's
+        full(parameter) is the whole; in a writable scope, what is written to it
+        in place is the parameter's value at the end.
+
+            with torch.no_grad(), engine.gather(writable=True) as scope:
+                weight = scope.full(model.up.weight)
+                weight.div_(weight.norm())
         """
         parameters = None
         if what:
@@ -180,8 +190,9 @@ class Engine(FixedAttributes):
                     parameters.extend(one.parameters())
                 else:
                     parameters.append(one)
-        with self._guard.lifted(), self._engine.gather(parameters, writable):
-            yield
+        scope = self._engine.gather(parameters, writable)
+        with self._guard.lifted(), scope:
+            yield _GatherScope(scope)
 
     @contextlib.contextmanager
     def ema(self):
@@ -242,8 +253,7 @@ class Engine(FixedAttributes):
 
     def load_state_dict(self, state, strict=True):
         """Loads whole values; every rank passes the same ones, or it is an
-        error before anything has changed. (Parts of layers that ranks divide
-        may differ.)
+        error before anything has changed; also of layers that ranks divide.
 
         state_dict() has them on rank 0 only: load_weights() reads them from a
         file on every rank.
@@ -268,9 +278,10 @@ class Engine(FixedAttributes):
         missing = [name for name in own if name not in state]
         unexpected = [name for name in state if name not in own]
         shapes = [
-            f"{name} is {list(state[name].shape)}, here {list(own[name].shape)}"
+            f"{name} is {list(state[name].shape)}, here "
+            f"{_C.full_sizes(own[name])}"
             for name in own if name in state and name not in extra
-            and state[name].shape != own[name].shape]
+            and list(state[name].shape) != _C.full_sizes(own[name])]
         if shapes or (strict and (missing or unexpected)):
             raise _C.Error(
                 "load_state_dict: " + "; ".join(
@@ -496,6 +507,18 @@ def _step(tree, engine):
         raise
     sampler.count_step()
     return is_taken
+
+
+class _GatherScope:
+    """What Engine.gather() gives."""
+
+    def __init__(self, scope):
+        self._scope = scope
+
+    def full(self, parameter):
+        """The whole value of a parameter of the scope."""
+        with torch.no_grad():
+            return self._scope.full(parameter)
 
 
 class _Guard:

@@ -116,6 +116,7 @@ class BatchSampler(FixedAttributes):
             iteration.follow(caller.f_locals["self"])
             loader = caller.f_locals.get("loader")
             if loader is not None:
+                _check_in_order(loader)
                 self._give_generator(loader, begin)
         return self._indices(iteration)
 
@@ -207,6 +208,16 @@ def _checked_share(share):
             "rank's batches, with an index from 0 to count - 1, as "
             "engine.batches.")
     return index, count
+
+
+def _check_in_order(loader):
+    """A position says how many batches were trained on, from the first."""
+    if loader.num_workers > 0 and not getattr(loader, "in_order", True):
+        raise _C.Error(
+            "BatchSampler: the DataLoader has in_order=False, with which the "
+            "loop gets batches in another order than they are drawn: a "
+            "resumed run would repeat some and leave out others. Leave "
+            "in_order at True.")
 
 
 class _Iteration:

@@ -99,6 +99,13 @@ class Pager : public PageFaultHandler {
   PageRanks& ranks() const {
     return *context_.ranks;
   }
+  /// Returns whether a pointer into the memory of a page's parameters points to
+  /// them for longer than an operator takes: the page is not paged, or a scope
+  /// holds it.
+  bool has_lasting_memory(int page) const {
+    const Page& one = context_.pages[page];
+    return !context_.slots.is_paged(one.spec()) || one.pins.all > 0;
+  }
   /// Values outside of operators.
   GatherScopes& scopes() {
     return scopes_;

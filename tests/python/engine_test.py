@@ -669,22 +669,38 @@ def divided_layers(world):
         if name != "seen":
             # Sums over the ranks have another order.
             close(value, plain.state_dict()[name], 2e-5, name)
-    if count > 1:  # of ranks with the same part
-        with engine.gather():
-            parts = {name: part.detach().clone()
-                     for name, part in model.named_parameters()}
-        engine.load_state_dict(dict(parts), strict=False)
-        tensor_rank = world.rank % 2
-        for others in ((0, 1), (1,)):
-            state = {name: part.clone() for name, part in parts.items()}
-            if tensor_rank in others:
-                state["blocks.0.up.weight"][0] += 1 + index
-            raises(lambda: engine.load_state_dict(state, strict=False),
-                   "load_state_dict: rank", "pass other values",
-                   "nothing has changed", "'blocks.0.up.weight'")
-        with engine.gather():
-            for name, part in model.named_parameters():
-                assert torch.equal(part, parts[name]), name
+    # Whole values in, whole values out.
+    whole = {}
+    engine.for_each_parameter(
+        lambda name, value: whole.update({name: value.clone()}))
+    with engine.gather() as scope:
+        for name, part in model.named_parameters():
+            assert torch.equal(scope.full(part), whole[name]), name
+            assert whole[name].shape == plain.state_dict()[name].shape, name
+    engine.load_state_dict(dict(whole), strict=False)
+    others = [world.rank % 2] + [index] * (count > 1)  # that have other values
+    for other in others:
+        state = {name: value.clone() for name, value in whole.items()}
+        state["blocks.0.up.weight"][0] += 1 + other
+        raises(lambda: engine.load_state_dict(state, strict=False),
+               "load_state_dict:", "other values", "nothing has changed",
+               "'blocks.0.up.weight'")
+    raises(lambda: engine.load_state_dict(
+        {"blocks.0.up.weight": whole["blocks.0.up.weight"][:2]}, strict=False),
+        "blocks.0.up.weight is [2")
+    with torch.no_grad(), engine.gather(writable=True) as scope:
+        scope.full(model.blocks[0].up.weight).mul_(2)
+    whole["blocks.0.up.weight"] *= 2
+    engine.for_each_parameter(
+        lambda name, value: close(value, whole[name], 0, name))
+    loss_of(model, ids_of(9, index)).backward()
+    plain.load_state_dict(whole, strict=False)
+    plain.zero_grad()
+    (sum(loss_of(plain, ids_of(9, i)) for i in range(count)) / count).backward()
+    for name, part in plain.named_parameters():
+        close(engine.grad(dict(model.named_parameters())[name]), part.grad,
+              2e-5, name)
+    engine.zero_grad()
     raises(lambda: tessera.wrap(make_net(), parallel={"tensor": 2}),
            "tensor_plan")
     # Batches of ranks, as without it.

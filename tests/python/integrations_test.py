@@ -701,10 +701,32 @@ def adapters(world):
         assert abs(a - b) < 1e-5, (a, b)
 
 
+def prompts(world):
+    """A checkpoint of a prompt's encoder, which PEFT runs to save it, on the
+    rank that writes: the run goes on, and the file has the prompt."""
+    import peft
+    from tessera.integrations.transformers import Trainer
+    torch.manual_seed(0)
+    model = peft.get_peft_model(
+        architectures.make_model("llama"),
+        peft.PromptTuningConfig(num_virtual_tokens=4, task_type="CAUSAL_LM"))
+    folder = os.path.join(shared_folder(), "prompts")
+    trainer = Trainer(
+        model, arguments(folder), train_dataset=Tokens(), wrap=SMALL)
+    trainer.train()
+    trainer.save_model(folder + "/last")
+    trained = trainer.engine.state_dict()
+    if world.rank == 0:
+        again = peft.PeftModel.from_pretrained(
+            architectures.make_model("llama"), folder + "/last")
+        name, = (name for name in trained if "prompt_encoder" in name)
+        assert torch.equal(again.state_dict()[name], trained[name])
+
+
 if __name__ == "__main__":
     main([optimizers_and_schedules, schedules_of_groups, values_after_backward,
           step_hooks, many_parameters, adapters, trainers,
           checkpoints_of_plain_trainers, accelerators,
           clipping_of_accelerators, states_of_accelerators, all_schedules,
           rates_of_checkpoints, running_statistics_of_trainers,
-          updates_in_backward_of_trainers, options_of_wrap])
+          updates_in_backward_of_trainers, options_of_wrap, prompts])

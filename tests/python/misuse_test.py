@@ -8,6 +8,7 @@ import subprocess
 import sys
 import warnings
 
+import numpy as np
 import torch
 
 import tessera
@@ -717,6 +718,42 @@ def reading_on_one_rank(world):
     raises(read, "taken different paths", "rank 0")
 
 
+def numpy_arrays(world):
+    """An array that keeps its values, or an error: not those of others."""
+    model = make_net()
+    engine = tessera.wrap(model, optimizer=SGD, zero_stage=3, **SMALL)
+    train(engine, 1, world.rank)
+    weight = model.blocks[0].up.weight
+    for read in (lambda: weight.detach().numpy(),
+                 lambda: weight.data.cpu().numpy(),
+                 lambda: weight.numpy(force=True),
+                 lambda: weight.detach()[1:].numpy(),
+                 lambda: np.asarray(weight.detach())):
+        raises(read, "numpy()", "blocks.0.up.weight", "clone()", "gather()")
+    clones = {name: one.detach().clone().numpy()
+              for name, one in model.named_parameters()}
+    with engine.gather():
+        for name, one in model.named_parameters():
+            assert (one.detach().numpy() == clones[name]).all(), name
+    assert torch.ones(2).numpy().sum() == 2
+    with torch.no_grad(), engine.gather(writable=True):
+        weight.detach().numpy()[:] = 0.5
+    assert weight.detach().clone().eq(0.5).all()
+
+
+def loaders_out_of_order(world):
+    sampler = tessera.BatchSampler(40, 2)
+    data = list(range(40))
+    try:
+        loader = torch.utils.data.DataLoader(
+            data, batch_sampler=sampler, num_workers=1, in_order=False)
+    except TypeError:  # torch before 2.6 has no such loaders
+        return
+    raises(lambda: iter(loader), "BatchSampler", "in_order")
+    loader = torch.utils.data.DataLoader(data, batch_sampler=sampler)
+    assert len(list(loader)) == len(sampler)
+
+
 if __name__ == "__main__":
     main([another_torch, optimizers_of_torch, moves_and_casts, state_dicts,
           copies, writes, replaced_parameters, changed_modules,
@@ -728,4 +765,5 @@ if __name__ == "__main__":
           groups_of_checkpoints, other_modules_on_ranks, messages,
           options_of_others, other_wrappers,
           misspelled_options, compiled_modules,
-          wrapped_twice, reading_on_one_rank])
+          wrapped_twice, reading_on_one_rank, numpy_arrays,
+          loaders_out_of_order])

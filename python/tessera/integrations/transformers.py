@@ -76,8 +76,19 @@ class Trainer(transformers.Trainer):
             super().save_model(output_dir, _internal_call)
             return
         state = self.engine.state_dict()
-        if self.args.should_save:
-            self._save(output_dir or self.args.output_dir, state_dict=state)
+        with self._prompt_encoder():
+            if self.args.should_save:
+                self._save(output_dir or self.args.output_dir, state_dict=state)
+
+    def _prompt_encoder(self):
+        """While it is open, one rank can run the prompt encoder of a model of
+        PEFT, as its save_pretrained() does."""
+        model = self.accelerator.unwrap_model(self.model)
+        encoder = getattr(model, "prompt_encoder", None)
+        return self.engine.gather(encoder) \
+            if isinstance(encoder, torch.nn.Module) and any(
+                True for _ in encoder.parameters()) \
+            else contextlib.nullcontext()
 
     def _save_optimizer_and_scheduler(self, output_dir):
         save_only(self.engine, os.path.join(output_dir, "tessera"))
