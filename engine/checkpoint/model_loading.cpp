@@ -14,11 +14,14 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace tessera::engine {
 
 namespace {
+
+constexpr std::string_view kBufferPrefix = "buffer/";
 
 /// @param opaque its name in the file of the rank.
 void check_same_layout(
@@ -148,6 +151,7 @@ ModelLoading::ModelLoading(
     check_same_layout(subject_, reader_, name);
     opaques_.push_back(reader_.tensor(subject_.files.rank(), name));
   }
+  check_buffers();
   for (const auto& [name, values] : tensors_.buffers) {
     buffers_.push_back(same_shape(
         any_tensor(saved_rank.value_or(0), "buffer/" + name), values, name));
@@ -306,6 +310,23 @@ void ModelLoading::check_parameters() {
   for (const auto& page : subject_.pager.pages()) {
     for (const sharding::PagedParameter& parameter : page->parameters()) {
       check_parameter(parameter.record, saved_by);
+    }
+  }
+}
+
+/// One that the module fills later on would be lost without a word.
+void ModelLoading::check_buffers() const {
+  for (const SavedRank& rank : reader_.manifest().ranks) {
+    for (const SavedTensor& tensor : rank.tensors) {
+      const std::string_view saved = tensor.name;
+      if (!saved.starts_with(kBufferPrefix)) {
+        continue;
+      }
+      const std::string name(saved.substr(kBufferPrefix.size()));
+      TESSERA_CHECK(
+          model_.find(name) != nullptr,
+          "load: the checkpoint has a buffer '{}', which the module has not, or not yet (it is undefined, or None). Register it with its shape before wrap(), or load only the weights (load_weights).",
+          name);
     }
   }
 }

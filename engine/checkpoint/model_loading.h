@@ -37,6 +37,7 @@ class ModelLoading {
   at::Tensor any_tensor(int r, const std::string& name);
   const std::string& saved_name(const std::string& name) const;
   void check_parameters();
+  void check_buffers() const;
   void check_parameter(
       const sharding::ParameterRecord& record,
       const std::map<std::string, std::string>& saved_by);

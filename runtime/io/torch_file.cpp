@@ -375,6 +375,13 @@ TorchTensor TorchFile::tensor(const PickleNode& node, const std::string& name)
     tensor.shape = integers(call[2], "shape");
     tensor.strides = integers(call[3], "strides");
     tensor.storage = storage(id.key, name);
+    // "neg" and "conj": what is stored is not the value.
+    const size_t metadata = call.name.ends_with("_v3") ? 7 : 6;
+    TESSERA_CHECK(
+        call.name.ends_with("_rebuild_tensor") ||
+            call.arguments->items.size() <= metadata ||
+            call[metadata].items.empty(),
+        "PyTorch saved it as the negative or the conjugate of what is stored (tensor.is_neg(), is_conj()); save tensor.resolve_neg().resolve_conj()");
     TESSERA_CHECK(
         tensor.strides.size() == tensor.shape.size(),
         "it has {} sizes, but {} strides",

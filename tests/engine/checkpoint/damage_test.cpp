@@ -277,6 +277,34 @@ TEST(Damage, AnyOptimizerContinuesBeforeTheFirstStep) {
   });
 }
 
+// What the module fills in its first forward would begin anew.
+TEST(Damage, BuffersThatTheModuleLacksAreNamed) {
+  const TemporaryFolder folder;
+  run_ranks(2, [&](World&) {
+    auto net = make_restless(1, torch::kFloat);
+    net->register_buffer("late", torch::ones({3}));
+    auto engine = wrap(net, group_per_layer());
+    train_steps(engine, net, 1);
+    engine.save(folder.path());
+    for (const bool is_undefined : {false, true}) {
+      auto other = make_restless(2, torch::kFloat);
+      if (is_undefined) {
+        other->register_buffer("late", at::Tensor());
+      }
+      auto loaded = wrap(other, group_per_layer());
+      const auto before = values_of(loaded, *other);
+      expect_throws(
+          [&] { loaded.load(folder.path()); }, {"buffer 'late'", "not yet"});
+      expect_equal(values_of(loaded, *other), before, "refused");
+    }
+    auto other = make_restless(2, torch::kFloat);
+    other->register_buffer("late", torch::zeros({3}));
+    auto loaded = wrap(other, group_per_layer());
+    loaded.load(folder.path());
+    EXPECT_TRUE(other->named_buffers()["late"].equal(torch::ones({3})));
+  });
+}
+
 // As versions have saved them that did not say which optimizer it was.
 TEST(Damage, AnotherOptimizersStateOrModelIsNamed) {
   const TemporaryFolder folder;
