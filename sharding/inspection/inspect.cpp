@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/name_patterns.h"
 #include "tessera/sharding/paging/pager.h"
+#include "tessera/sharding/paging/tied_copies.h"
 
 #include <ATen/ops/zeros.h>
 
@@ -202,6 +203,7 @@ std::vector<TensorSummary> inspect_model(
     }
   }
   pager.settle_gradients({sharding::RankIntent::Kind::kInspect, -1, -1});
+  sharding::add_tied_gradients(pager);
   // A pattern may match the experts of one rank only.
   pager.max_over_ranks(matches);
   if (matches.max().item<double>() == 0) {
