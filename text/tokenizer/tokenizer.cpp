@@ -461,7 +461,14 @@ std::string DecodeStream::add(int64_t id) {
   if (completed.empty() || completed.ends_with(kReplacementUtf8)) {
     return "";
   }
-  ids_.erase(ids_.begin(), ids_.begin() + static_cast<int64_t>(prefix_count_));
+  // Spaces at the beginning may be dropped, as they would be of a whole text:
+  // what is kept begins with something else.
+  const std::vector<int64_t> later(
+      ids_.begin() + static_cast<int64_t>(prefix_count_), ids_.end());
+  if (tokenizer_.decode(later, skips_special_).find_first_not_of(' ') !=
+      std::string::npos) {
+    ids_ = later;
+  }
   prefix_ = tokenizer_.decode(ids_, skips_special_);
   prefix_count_ = ids_.size();
   return completed;

@@ -286,6 +286,26 @@ TEST(TokenizerClasses, SpacesAreCleanedUpWhereTheFileSaysSo) {
   }
 }
 
+// Spaces are dropped at the beginning of a text (remove_extra_whitespaces), and
+// not between its words.
+TEST(TokenizerClasses, StreamsKeepSpacesBetweenWords) {
+  const auto tokenizer = tokenizer_with(
+      {{"spiece.model", model_file("t5.model")},
+       {"config.json", R"({"model_type": "t5"})"}});
+  const int64_t space = tokenizer.id_of("\u2581").value();
+  const Ids words = tokenizer.encode("a b").ids();
+  const Ids ids{
+      space, space, words[0], space, space, words[1], space, words[0], space};
+  const std::string text = tokenizer.decode(ids);
+  EXPECT_NE(text.find("   "), std::string::npos) << text;
+  DecodeStream stream(tokenizer, /*skip_special_tokens=*/false);
+  std::string streamed;
+  for (const int64_t id : ids) {
+    streamed += stream.add(id);
+  }
+  EXPECT_EQ(streamed + stream.finish(), text);
+}
+
 TEST(TokenizerClasses, KeysThatAreNotKnownAreNamedOnce) {
   const auto log_of = [](const std::string& config) {
     ::testing::internal::CaptureStderr();
