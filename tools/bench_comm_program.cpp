@@ -78,11 +78,11 @@ int run_bench_comm(int argc, char** argv) {
       ->check(CLI::IsMember({"shm", "gloo", "cuda"}));
   app.add_option(
          "--min-bytes", options.min_bytes, "Smallest size; default 1KiB")
-      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
       ->check(CLI::Range(int64_t{8}, int64_t{1} << 40));
   app.add_option(
          "--max-bytes", options.max_bytes, "Largest size; default 16MiB")
-      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false))
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
       ->check(CLI::Range(int64_t{8}, int64_t{1} << 40));
   app.add_option(
          "--factor", options.factor, "From a size to the next; default 4")

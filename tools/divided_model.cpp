@@ -51,14 +51,14 @@ void add_model_options(CLI::App& app, ModelArguments& arguments) {
          },
          "Memory of the device for the parameters of a rank, e.g. 20GB; those "
          "that do not fit are copied there for their layers")
-      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true));
   app.add_option_function<uint64_t>(
          "--host-memory",
          [&arguments](uint64_t bytes) {
            arguments.memory.host_bytes = static_cast<int64_t>(bytes);
          },
          "With --device-memory: host memory for what does not fit there")
-      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/false));
+      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true));
   app.add_option(
       "--nvme",
       arguments.memory.nvme_path,

@@ -121,6 +121,12 @@ zoo::GenerateOptions GivenOptions::over(
         "{} only affects sampling, which is off; add --sample, or remove it",
         name);
   }
+  for (const char* const name : {"--length-penalty", "--early-stopping"}) {
+    TESSERA_CHECK(
+        options.num_beams > 1 || !is_given(name),
+        "{} only affects beam search, which is off; add --num-beams, or remove it",
+        name);
+  }
   return options;
 }
 
