@@ -116,7 +116,7 @@ class BatchSampler(FixedAttributes):
             iteration.follow(caller.f_locals["self"])
             loader = caller.f_locals.get("loader")
             if loader is not None:
-                _check_in_order(loader)
+                _check_in_order(loader, caller.f_locals["self"])
                 self._give_generator(loader, begin)
         return self._indices(iteration)
 
@@ -210,9 +210,10 @@ def _checked_share(share):
     return index, count
 
 
-def _check_in_order(loader):
+def _check_in_order(loader, reader):
     """A position says how many batches were trained on, from the first."""
     if loader.num_workers > 0 and not getattr(loader, "in_order", True):
+        reader._shutdown = True  # it has no workers yet, which would be ended
         raise _C.Error(
             "BatchSampler: the DataLoader has in_order=False, with which the "
             "loop gets batches in another order than they are drawn: a "
