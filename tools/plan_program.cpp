@@ -191,11 +191,12 @@ Machine machine_of(const PlanArguments& arguments) {
 
 std::string seconds_text(double seconds) {
   char text[32];
-  const char* form = seconds == 0     ? "%.2f"
-                     : seconds < 0.01 ? "%.2g"
-                     : seconds < 1    ? "%.3g"
-                     : seconds < 10   ? "%.2f"
-                                      : "%.1f";
+  constexpr double kNothing = 1e-6;
+  const char* form = seconds < kNothing ? "%.2f"
+                     : seconds < 0.01   ? "%.2g"
+                     : seconds < 1      ? "%.3g"
+                     : seconds < 10     ? "%.2f"
+                                        : "%.1f";
   std::snprintf(text, sizeof(text), form, seconds);
   return text;
 }
@@ -565,16 +566,38 @@ std::string assumption_text(const std::string& assumption) {
                    assumption.substr(found + reads.size()));
 }
 
+const char* overlap_text(const StepTime& time) {
+  return time.overlaps ? " overlapped" : "";
+}
+
+/// Of copies between host and device, where there are any.
+std::string copies_text(
+    const StepTime& time,
+    const char* copied,
+    double seconds) {
+  return seconds > 0 ? formatted(
+                           ", {} {}{}",
+                           copied,
+                           seconds_text(seconds),
+                           overlap_text(time))
+                     : "";
+}
+
 void print_best(const PlanAnswer& answer) {
   const PlannedRun& best = *answer.best_run();
   const StepTime& time = best.time;
   std::printf(
       "\nestimated: %s s per step (compute %s, collectives between layers %s, of "
-      "shards %s overlapped, idle %s, host updates %s)\n",
+      "shards %s%s%s%s, idle %s, host updates %s)\n",
       seconds_text(time.total()).c_str(),
       seconds_text(time.compute).c_str(),
       seconds_text(time.layers).c_str(),
       seconds_text(time.shards).c_str(),
+      overlap_text(time),
+      copies_text(time, "activations to the host and back", time.activations)
+          .c_str(),
+      copies_text(time, "weights and gradients of the host", time.copies)
+          .c_str(),
       seconds_text(time.idle).c_str(),
       seconds_text(time.update).c_str());
   for (size_t stage = 0; stage < best.stages.size(); ++stage) {

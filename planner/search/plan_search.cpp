@@ -1117,6 +1117,30 @@ class Search {
     return false;
   }
 
+  /// As many devices as have room for weights, gradients and optimizer state,
+  /// which take the least where nothing is held twice: a bound of those with
+  /// which something fits. 0: not known.
+  int64_t least_devices() const {
+    const Machine& machine = search_.machine;
+    if (!nearest_ || machine.host_bytes || nearest_->stages.size() != 1) {
+      return 0;
+    }
+    const MemoryBytes& planned = nearest_->stages.front().planned.at(
+        static_cast<size_t>(MemoryTier::kDevice));
+    int64_t state = 0;
+    for (const MemoryPurpose purpose :
+         {MemoryPurpose::kParameters,
+          MemoryPurpose::kGradients,
+          MemoryPurpose::kOptimizerState}) {
+      state += planned.at(static_cast<size_t>(purpose));
+    }
+    const bool is_divided = nearest_->residency == "zero 3" &&
+                            nearest_->layout.find("data") == std::string::npos;
+    return is_divided
+               ? (state * machine.devices - 1) / machine.available_bytes() + 1
+               : 0;
+  }
+
   /// The least number of devices with which something fits, up to kMostTimes as
   /// many; of several nodes, whole ones.
   void try_devices() {
@@ -1126,15 +1150,20 @@ class Search {
       other.machine.devices = devices;
       return fitting_with(other);
     };
+    const int64_t least = least_devices();
     for (int times = 2; times <= kMostTimes; times *= 2) {
       int enough = machine.devices * times;
+      if (enough < least) {
+        continue;
+      }
       std::optional<PlannedRun> run = with(enough);
       if (!run) {
         continue;
       }
       const int step =
           enough <= machine.devices_per_node ? 1 : machine.devices_per_node;
-      int too_few = enough / 2 / step;
+      int too_few =
+          std::max<int>(enough / 2, static_cast<int>(least) - 1) / step;
       int most = (enough - 1) / step + 1; // `enough`, which fits
       while (most - too_few > 1) {
         const int middle = (most + too_few) / 2;

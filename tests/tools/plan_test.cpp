@@ -842,6 +842,38 @@ TEST_F(Plan, PredictsOperators) {
       2U);
 }
 
+/// What the time is made of: also of copies, which may take longer than all
+/// else. What does not fit on the host is an assumption, no warning of a run.
+TEST_F(Plan, SaysWhatCopiesTake) {
+  const auto with = [&](const Names& more) {
+    Names words{
+        "plan", (folder_ / "train.json").string(), "--as-given", "--reserve=0"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_tessera(1, words).output;
+  };
+  const auto expect_has =
+      [](const std::string& text, const char* part, bool has) {
+        EXPECT_EQ(text.find(part) != text.npos, has) << part << "\n" << text;
+      };
+  const std::string given = with({"--device-memory=1GiB"});
+  expect_has(given, "estimated: ", true);
+  expect_has(given, "of the host", false);
+  const std::string moved = with(
+      {"--device-memory=1GiB",
+       "--host-memory=1GiB",
+       "placement.activations=host",
+       "memory.activation_bytes=64KiB"});
+  expect_has(moved, ", activations to the host and back ", true);
+  const std::string full = with(
+      {"--device-memory=1GiB",
+       "--host-memory=1GiB",
+       "placement.activations=host",
+       "memory.activation_bytes=64KiB",
+       "offload.activation_host_bytes=64KiB"});
+  expect_has(full, "warning", false);
+  expect_has(full, "assumed: offload: host memory has no room", true);
+}
+
 /// Products in bfloat16 are planned at their own rate, or a line says that it
 /// is not known.
 TEST_F(Plan, KnowsHowTheRunMultiplies) {
