@@ -91,6 +91,20 @@ MemoryBytes RankSteps::allocated_memory(MemoryTier tier) const {
       [tier](const Engine& engine) { return engine.allocated_memory(tier); });
 }
 
+CopiedBytes RankSteps::copied_activations() const {
+  const auto of = [](const Engine& engine) {
+    const ActivationStatistics statistics = engine.stats().activations;
+    return CopiedBytes{statistics.bytes_to_host, statistics.bytes_to_device};
+  };
+  CopiedBytes sum = of(engine_);
+  if (beside_.engine != nullptr) {
+    const CopiedBytes others = of(*beside_.engine);
+    sum.to_host += others.to_host;
+    sum.to_device += others.to_device;
+  }
+  return sum;
+}
+
 MemoryBytes RankSteps::sum_over_engines(
     const std::function<MemoryBytes(const Engine&)>& bytes_of) const {
   MemoryBytes sum = bytes_of(engine_);

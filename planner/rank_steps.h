@@ -49,6 +49,8 @@ class RankSteps {
   MemoryBytes planned_memory(MemoryTier tier) const;
   MemoryBytes measured_memory(MemoryTier tier) const;
   MemoryBytes allocated_memory(MemoryTier tier) const;
+  /// Bytes of activations that have been copied to the host and back.
+  CopiedBytes copied_activations() const;
 
  private:
   MemoryBytes sum_over_engines(

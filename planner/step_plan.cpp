@@ -174,11 +174,15 @@ class PlannedRank {
       run_.forget_work();
       recorder_.begin(steps_);
       simulation_->forget_work(job_.rank);
+      const CopiedBytes before = steps_.copied_activations();
       steps_.run(step, [&](int number) {
         if (number == 0) {
           result.activations_after_forward = recorder_.now().activations;
         }
       });
+      const CopiedBytes after = steps_.copied_activations();
+      result.activation_copies = {
+          after.to_host - before.to_host, after.to_device - before.to_device};
     }
     // Their limit may be all that other state leaves of host memory.
     const auto host = static_cast<size_t>(MemoryTier::kHost);

@@ -38,6 +38,12 @@ struct MemoryMoment {
   }
 };
 
+/// Bytes of copies between host and device.
+struct CopiedBytes {
+  int64_t to_host = 0;
+  int64_t to_device = 0;
+};
+
 struct StepMemoryPlan {
   int rank = 0;
   /// Bytes by tier and purpose, of both engines, as wrap() plans them; but of
@@ -61,6 +67,8 @@ struct StepMemoryPlan {
   /// Calls of `operators` and `kernels`, in their order.
   std::vector<WorkCall> calls;
   std::vector<CollectiveWork> collectives;
+  /// Copies of activations in the last step, which are in `operators` too.
+  CopiedBytes activation_copies;
   /// Where the program read values that a dry run does not have, and what was
   /// assumed; which steps of a run the plan stands for, if they differ.
   std::vector<std::string> assumptions;

@@ -565,7 +565,7 @@ class Search {
     std::optional<PlannedRun> before;
     PlannedRun run;
     for (;;) {
-      run = planned(overrides, parts, candidate.layout);
+      run = planned(overrides, parts);
       if (run.fits() || run.stages.empty()) {
         break;
       }
@@ -609,9 +609,8 @@ class Search {
       const auto overrides =
           overrides_of(layout, rows, accumulate_of(layout, rows));
       estimate = std::make_unique<RunEstimate>(
-          [this, overrides, layout](
-              const RecomputedParts& parts, int64_t layers) {
-            return planned(overrides, parts, layout, layers);
+          [this, overrides](const RecomputedParts& parts, int64_t layers) {
+            return planned(overrides, parts, layers);
           },
           layers_);
     }
@@ -632,10 +631,7 @@ class Search {
 
   void add_least(const Layout& layout, int64_t rows) {
     RecomputedParts all{.layers = layers_, .operators = true};
-    add(planned(
-            overrides_of(layout, rows, accumulate_of(layout, rows)),
-            all,
-            layout),
+    add(planned(overrides_of(layout, rows, accumulate_of(layout, rows)), all),
         layout);
   }
 
@@ -651,8 +647,7 @@ class Search {
     return planned(
                overrides_of(
                    layout, least_rows(), accumulate_of(layout, least_rows())),
-               {.layers = layers_, .operators = true},
-               layout)
+               {.layers = layers_, .operators = true})
         .fits();
   }
 
@@ -746,8 +741,7 @@ class Search {
       other.budgeted_activations = spare_activations(best);
       add(planned(
               overrides_of(other, best.batch_size, best.accumulate),
-              best.recomputed,
-              other),
+              best.recomputed),
           other);
     }
     if (!has_host() || !best.recomputed.any()) {
@@ -760,15 +754,13 @@ class Search {
     }
     if (layout.pipeline == 1) {
       const PlannedRun full = planned(
-          overrides_of(layout, best.batch_size, best.accumulate), {}, layout);
+          overrides_of(layout, best.batch_size, best.accumulate), {});
       if (!full.stages.empty()) {
         Layout other = layout;
         other.host_activations =
             with_spare(full.stages.front().activations_after_forward);
         add(planned(
-                overrides_of(other, best.batch_size, best.accumulate),
-                {},
-                other),
+                overrides_of(other, best.batch_size, best.accumulate), {}),
             other);
       }
     }
@@ -864,7 +856,7 @@ class Search {
     layout.has_host_budget = true;
     const auto run_of = [&](const Layout& each) {
       return planned(
-          overrides_of(each, rows, accumulate_of(each, rows)), parts, each);
+          overrides_of(each, rows, accumulate_of(each, rows)), parts);
     };
     PlannedRun run = run_of(layout);
     const int64_t taken = run.fits() ? 0 : spare_activations(run);
@@ -899,7 +891,7 @@ class Search {
     const auto planned_with =
         [&](const RecomputedParts& some,
             std::optional<int64_t> few_layers) -> std::optional<Unlimited> {
-      const PlannedRun run = planned(overrides, some, free, few_layers);
+      const PlannedRun run = planned(overrides, some, few_layers);
       if (run.stages.empty()) {
         add(run, free);
         return std::nullopt;
@@ -1278,7 +1270,7 @@ class Search {
         overrides_of(layout, rows, accumulate_of(layout, rows));
     return recomputation_.least(
         [&](const RecomputedParts& parts) {
-          return planned(overrides, parts, layout);
+          return planned(overrides, parts);
         },
         /*inputs_are_full=*/layout.tensor > 1 && !layout.sequence);
   }
@@ -1342,7 +1334,6 @@ class Search {
   PlannedRun planned(
       const std::vector<std::string>& overrides,
       const RecomputedParts& recomputed,
-      const Layout& layout = {},
       std::optional<int64_t> few_layers = std::nullopt) {
     if (search_.progress) {
       search_.progress(dry_runs_, best());
@@ -1365,11 +1356,7 @@ class Search {
     all.insert(all.end(), run.overrides.begin(), run.overrides.end());
     name(run);
     try {
-      plan_into(
-          run,
-          search_.read(all),
-          layout.host_activations.value_or(0),
-          few_layers);
+      plan_into(run, search_.read(all), few_layers);
     } catch (const Error& error) {
       run.problem = "refused: " + first_line(error.what());
     } catch (const std::exception& error) { // of LibTorch, or the model
@@ -1435,7 +1422,6 @@ class Search {
   void plan_into(
       PlannedRun& run,
       const RunSettings& config,
-      int64_t host_activations,
       std::optional<int64_t> few_layers) const {
     const Machine& machine = search_.machine;
     const ParallelSizes& sizes = config.parallel.sizes;
@@ -1458,7 +1444,6 @@ class Search {
     EstimatedRun estimated;
     estimated.stages = sizes.pipeline;
     estimated.accumulate = run.accumulate;
-    estimated.host_activation_bytes = static_cast<double>(host_activations);
     // More micro-batches than a pipeline has in flight are like these.
     estimated.schedule = config.parallel.schedule;
     estimated.chunks = config.parallel.chunks;

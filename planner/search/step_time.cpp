@@ -59,13 +59,23 @@ double together(bool overlaps, std::initializer_list<double> seconds) {
                   : std::accumulate(seconds.begin(), seconds.end(), 0.0);
 }
 
-/// Between host and device, both ways at the same time; not for updates.
+/// Of activations, which go to the host in forward and come back in backward.
+double activation_seconds(
+    const StepMemoryPlan& plan,
+    const DeviceRates& rates) {
+  const CopiedBytes& copied = plan.activation_copies;
+  return static_cast<double>(copied.to_host) / rates.device_to_host +
+         static_cast<double>(copied.to_device) / rates.host_to_device;
+}
+
+/// Between host and device, both ways at the same time; not for updates, and
+/// not of activations.
 double copy_seconds(
     const StepMemoryPlan& plan,
     bool overlaps,
     const DeviceRates& rates) {
-  double to_host = 0;
-  double to_device = 0;
+  auto to_host = -static_cast<double>(plan.activation_copies.to_host);
+  auto to_device = -static_cast<double>(plan.activation_copies.to_device);
   for (const OperatorWork& work : plan.operators) {
     to_host += work.place == WorkPlace::kToHost ? work.bytes : 0;
     to_device += work.place == WorkPlace::kToDevice ? work.bytes : 0;
@@ -263,11 +273,7 @@ StepTime estimate_step(
     time.copies = std::max(
         times * copy_seconds(plan, time.overlaps, machine.rates),
         disk_seconds(plan, static_cast<double>(run.accumulate), machine));
-    if (run.host_activation_bytes > 0) {
-      time.activations =
-          static_cast<double>(run.accumulate) * run.host_activation_bytes *
-          (1 / machine.rates.device_to_host + 1 / machine.rates.host_to_device);
-    }
+    time.activations = times * activation_seconds(plan, machine.rates);
     const auto batches = static_cast<double>(run.planned_accumulate);
     time.update = exposed_update_seconds(
         // Updates in backward are those of a step, not of each micro-batch.

@@ -56,7 +56,6 @@ struct EstimatedRun {
   /// When updates in host memory run.
   UpdateOverlap overlap = UpdateOverlap::kAutomatic;
   bool updates_in_backward = false; ///< EngineOptions::update_in_backward
-  double host_activation_bytes = 0; ///< of a micro-batch, moved to the host
 };
 
 /// Sums of operators and collectives at the machine's rates; pipeline stages

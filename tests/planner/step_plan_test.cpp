@@ -237,6 +237,9 @@ int64_t of_activations(const MemoryBytes& bytes) {
 struct Measured {
   int64_t peak = 0; ///< of the device
   int64_t host_activations = 0;
+  /// Of activations in the last step, in bytes.
+  int64_t to_host = 0;
+  int64_t to_device = 0;
 };
 
 /// The steps that plan() takes, with numbers.
@@ -252,7 +255,9 @@ Measured measured_memory(
   options.parallel = parallel.mesh_or_null();
   Engine engine(world, module, options);
   runtime::reset_cpu_bytes_peak();
+  ActivationStatistics before_step;
   for (int step = 0; step < job.steps; ++step) {
+    before_step = engine.stats().activations;
     const auto with_key = [&](int micro, const auto& forward) {
       std::optional<RandomKeyScope> scope;
       if (job.random_seed) {
@@ -281,9 +286,12 @@ Measured measured_memory(
     }
     engine.step();
   }
+  const ActivationStatistics copied = engine.stats().activations;
   return {
       runtime::cpu_bytes_peak() - before,
-      of_activations(engine.measured_memory(MemoryTier::kHost))};
+      of_activations(engine.measured_memory(MemoryTier::kHost)),
+      copied.bytes_to_host - before_step.bytes_to_host,
+      copied.bytes_to_device - before_step.bytes_to_device};
 }
 
 void expect_planned(const Case& given, World& world) {
@@ -320,6 +328,9 @@ void expect_planned(const Case& given, World& world) {
   EXPECT_EQ(
       of_activations(plan.planned[static_cast<size_t>(MemoryTier::kHost)]),
       memory.host_activations)
+      << subject.name;
+  EXPECT_EQ(plan.activation_copies.to_host, memory.to_host) << subject.name;
+  EXPECT_EQ(plan.activation_copies.to_device, memory.to_device)
       << subject.name;
 }
 

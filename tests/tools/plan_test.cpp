@@ -253,6 +253,20 @@ TEST(StepTimeEstimate, OnACpuNothingOverlaps) {
   EXPECT_DOUBLE_EQ(beside.exposed(&StepTime::shards), 0);
 }
 
+// Activations leave in forward and come back in backward, as often as there are
+// micro-batches; other copies go both ways at the same time.
+TEST(StepTimeEstimate, CopiesOfActivationsGoBothWays) {
+  StepMemoryPlan plan;
+  plan.operators = {
+      {.name = "aten::copy_", .bytes = 10, .place = WorkPlace::kToHost},
+      {.name = "aten::copy_", .bytes = 5, .place = WorkPlace::kToDevice}};
+  plan.activation_copies = {.to_host = 8, .to_device = 4};
+  const EstimatedRun run{.accumulate = 6, .planned_accumulate = 2};
+  const StepTime time = estimate_step({plan}, run, machine());
+  EXPECT_DOUBLE_EQ(time.activations, 3 * (8 / 2.0 + 4 / 1.0));
+  EXPECT_DOUBLE_EQ(time.copies, 3 * 1);
+}
+
 // At the mean of an operator's calls; kernels of the device take time too,
 // copies do not.
 TEST(StepTimeEstimate, SaysWhenMemoryChanges) {
