@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-namespace tessera {
+namespace tessera::communication_bench {
 
 namespace {
 
@@ -142,8 +142,8 @@ int run() {
 
 } // namespace
 
-} // namespace tessera
+} // namespace tessera::communication_bench
 
 int main() {
-  return tessera::run();
+  return tessera::communication_bench::run();
 }

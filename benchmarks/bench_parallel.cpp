@@ -35,7 +35,7 @@
 #include <string>
 #include <vector>
 
-namespace tessera {
+namespace tessera::parallel_bench {
 
 namespace {
 
@@ -273,14 +273,14 @@ void compare_schedules(World& world) {
 
 } // namespace
 
-} // namespace tessera
+} // namespace tessera::parallel_bench
 
 int main() {
   tessera::runtime::install_cpu_memory_counter();
   at::set_num_threads(1);
   tessera::World& world = tessera::init();
-  tessera::compare_losses(world);
-  tessera::compare_borders(world);
-  tessera::compare_schedules(world);
+  tessera::parallel_bench::compare_losses(world);
+  tessera::parallel_bench::compare_borders(world);
+  tessera::parallel_bench::compare_schedules(world);
   return 0;
 }

@@ -22,7 +22,7 @@
 #include <functional>
 #include <vector>
 
-namespace tessera {
+namespace tessera::sharding_bench {
 
 namespace {
 
@@ -139,16 +139,16 @@ void compare_collectives(World& world, int64_t numel) {
 
 } // namespace
 
-} // namespace tessera
+} // namespace tessera::sharding_bench
 
 int main() {
   try {
     at::set_num_threads(1);
     tessera::World& world = tessera::init();
-    tessera::compare_operators(world);
+    tessera::sharding_bench::compare_operators(world);
     for (const int64_t mi : {1, 7, 38}) {
       if (world.size() > 1) {
-        tessera::compare_collectives(world, mi << 20);
+        tessera::sharding_bench::compare_collectives(world, mi << 20);
       }
     }
   } catch (const std::exception& error) {
