@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans of training steps, against what LibTorch's allocator counts."""
+import json
+import pathlib
+
 import numpy
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -355,8 +358,44 @@ def refuses_searches(world):
            "parallel", "device_memory")
 
 
+class WideLayer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = torch.nn.Linear(128, 512)
+        self.down = torch.nn.Linear(512, 128)
+
+    def forward(self, x):
+        return x + self.down(torch.nn.functional.gelu(self.up(x)))
+
+
+class WideNet(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = torch.nn.Sequential(*(WideLayer() for _ in range(6)))
+
+    def forward(self, rows):
+        return self.blocks(torch.ones(rows * 16, 128)).square().mean()
+
+
+def finds_what_programs_find(world):
+    """The file is C++'s too: module_plan_test.cpp."""
+    file = pathlib.Path(__file__).parents[1] / "planner/search/net_plans.json"
+    for expected in json.loads(file.read_text()):
+        best = tessera.plan(
+            WideNet(), {"log_memory": False}, lambda rows: {"rows": rows},
+            batch_size=32, device="a100", reserve=0, margin=0,
+            device_memory=expected["device_mib"] << 20, host_memory="64MiB").best
+        found = {
+            "device_mib": expected["device_mib"],
+            "batch_size": best.batch_size, "accumulate": best.accumulate,
+            "changed": list(best.changed), "device_bytes": best.peak_bytes,
+            "host_bytes": best.host_bytes,
+            "step_us": round(best.step_seconds * 1e6, 3)}
+        assert found == expected, (found, expected)
+
+
 if __name__ == "__main__":
     _C.count_cpu_bytes()
     main([peaks, peaks_elsewhere, other_jobs, says_what_is_read,
-          leaves_the_model, refuses, searches,
+          leaves_the_model, refuses, searches, finds_what_programs_find,
           plans_given_batches, refuses_searches])

@@ -3,6 +3,7 @@
 // numbers under the limit, and says what would fit where nothing does.
 #include "tessera/planner/search/module_plan.h"
 #include "support/expect_error.h"
+#include "support/paths.h"
 #include "support/temporary_folder.h"
 #include "tessera/planner/search/plan_search.h"
 #include "tessera/planner/simulated_rank.h"
@@ -15,8 +16,11 @@
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/torch.h>
+#include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cmath>
+#include <fstream>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -172,6 +176,52 @@ TEST(ModulePlan, PicksFitUnderTheLimit) {
     EXPECT_FALSE(block->use_checkpoint);
   }
   EXPECT_FALSE(net.parameters().front().grad().defined());
+}
+
+/// Python's tessera.plan() of the same net, operator by operator, is held to
+/// the same file: tests/python/plan_test.py.
+TEST(ModulePlan, IsThatOfPython) {
+  struct Net : torch::nn::Module {
+    Net() {
+      for (int i = 0; i < 6; ++i) {
+        blocks->push_back(WideLayer());
+      }
+      register_module("blocks", blocks);
+    }
+    torch::nn::Sequential blocks;
+  } net;
+  const auto expected = nlohmann::json::parse(std::ifstream(
+      tests::source_dir() + "/tests/planner/search/net_plans.json"));
+  ASSERT_EQ(expected.size(), 4U);
+  for (const nlohmann::json& each : expected) {
+    const ModulePlan found = plan(
+        net,
+        quiet(),
+        {.loss =
+             [&](int64_t rows) {
+               return net.blocks->forward(torch::ones({rows * 16, kWidth}))
+                   .square()
+                   .mean();
+             },
+         .batch_size = 32},
+        {.device = "a100",
+         .device_bytes = each.at("device_mib").get<int64_t>() << 20,
+         .reserved_bytes = 0,
+         .margin_bytes = 0,
+         .host_bytes = int64_t{64} << 20});
+    const ModulePick* best = found.best_pick();
+    ASSERT_NE(best, nullptr);
+    EXPECT_EQ(
+        (nlohmann::json{
+            {"device_mib", each.at("device_mib")},
+            {"batch_size", best->batch_size},
+            {"accumulate", best->accumulate},
+            {"changed", best->changed},
+            {"device_bytes", best->device_bytes},
+            {"host_bytes", best->host_bytes},
+            {"step_us", std::round(best->step_seconds * 1e9) / 1e3}}),
+        each);
+  }
 }
 
 TEST(ModulePlan, RecomputesBlocksWhereRowsAreFixed) {
