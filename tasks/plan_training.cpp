@@ -229,6 +229,12 @@ bool has_experts(const TrainingConfig& config) {
   });
 }
 
+bool can_recompute_layers(const TrainingConfig& config) {
+  // Router losses are what forbids to drop layers, too.
+  return !has_experts(config) ||
+         full_model(source_of(config))->cannot_drop_layers().empty();
+}
+
 bool has_independent_rows(const TrainingConfig& config) {
   return !head_of(*full_model(source_of(config)))->takes_two_views();
 }

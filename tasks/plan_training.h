@@ -20,6 +20,10 @@ int64_t layers_of(const TrainingConfig& config);
 /// Whether the model is a mixture of experts, which ranks may divide.
 bool has_experts(const TrainingConfig& config);
 
+/// Whether layers can be recomputed as a whole (`model.checkpoint_layers`):
+/// not those with router losses, which need what all of them kept.
+bool can_recompute_layers(const TrainingConfig& config);
+
 /// Whether all layers are alike, config.json has one number of them, and
 /// nothing else of the run depends on it.
 bool has_alike_layers(const TrainingConfig& config);

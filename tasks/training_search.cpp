@@ -21,6 +21,7 @@ struct ModelLayers {
   bool can_be_fewer = false; ///< zoo::can_plan_fewer_layers()
   bool have_independent_rows = true; ///< has_independent_rows()
   bool have_experts = false; ///< has_experts()
+  bool can_be_recomputed = true; ///< can_recompute_layers()
 };
 
 planner::RunSettings settings_of(
@@ -43,6 +44,7 @@ planner::RunSettings settings_of(
   settings.can_plan_fewer_layers = layers.can_be_fewer;
   settings.changes_rows = layers.have_independent_rows;
   settings.has_experts = layers.have_experts;
+  settings.recomputes_layers = layers.can_be_recomputed;
   settings.plan =
       [shared_config =
            std::make_shared<const TrainingConfig>(std::move(config))](
@@ -72,7 +74,8 @@ planner::ReadRun read_training_run(const std::filesystem::path& config) {
           has_alike_layers(settled),
           can_plan_fewer_layers(settled),
           has_independent_rows(settled),
-          has_experts(settled)};
+          has_experts(settled),
+          can_recompute_layers(settled)};
     }
     return settings_of(std::move(settled), **layers);
   };

@@ -267,7 +267,7 @@ void print_row(
     char mark,
     const TableUnit& unit,
     std::vector<std::string>& notes) {
-  const bool is_known = !run.stages.empty() || run.is_bound;
+  const bool is_known = run.device_bytes > 0;
   std::string end = seconds_text(run.time.total());
   if (run.is_bound) {
     end = ">" + end;
@@ -858,13 +858,14 @@ std::string remedy(const PlanArguments& arguments, const PlanAnswer& answer) {
       answer.runs[*answer.nearest].problem);
   for (const PlannedChange& each : answer.changes) {
     text += formatted(
-        "\n  fits with {}: {} of a device{}, at most {} s a step, {} {}/s: {}",
+        "\n  fits with {}: {} of a device{}, {}{} s a step, {} {}/s: {}",
         each.change,
         gib_text(each.run.device_bytes),
         each.run.host_bytes > 0 ? formatted(
                                       " and {} of a rank's host memory",
                                       gib_text(each.run.host_bytes))
                                 : "",
+        each.is_fastest ? "" : "at most ",
         seconds_text(each.run.time.total()),
         std::lround(each.run.tokens_per_s),
         counted_in(each.run),

@@ -17,6 +17,7 @@
 #include <optional>
 #include <set>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 namespace tessera::planner {
@@ -57,6 +58,9 @@ constexpr int kMostBudgetedDivisors = 4;
 /// fits.
 constexpr int kMostTimes = 16;
 constexpr size_t kMostChanges = 3;
+
+/// Host memory that is offered is at most this part of it too large.
+constexpr int64_t kHostAccuracy = 32;
 
 /// Bits of bytes in the units of offered host memory.
 constexpr int kMibShift = 20;
@@ -161,13 +165,20 @@ struct Candidate {
   RunEstimate::Estimate least;
 };
 
+/// Sums of dry runs of few layers, by their machine and keys: searches for what
+/// else would fit have many of them in common.
+using FewLayerRuns = std::map<std::string, PlannedRun>;
+
 class Search {
  public:
-  explicit Search(const PlanSearch& search)
+  /// @param few_layer_runs those that are known; more are added.
+  Search(const PlanSearch& search, std::shared_ptr<FewLayerRuns> few_layer_runs)
       : search_(search),
+        few_layer_runs_(std::move(few_layer_runs)),
         given_(search.read(search.overrides)),
         values_(current_values(given_, search.machine.devices)),
         layers_(given_.layers),
+        most_recomputed_(given_.recomputes_layers ? layers_ : 0),
         plans_fewer_layers_(
             !search.in_full && layers_ >= kFewestEstimatedLayers &&
             given_.can_plan_fewer_layers),
@@ -177,7 +188,7 @@ class Search {
         alike_stages_once_(
             !search.in_full && !search.as_given && given_.has_alike_layers),
         recomputation_(
-            layers_,
+            most_recomputed_,
             search.machine.available_bytes(),
             given_.recomputes_attention) {
     const ParallelSizes& sizes = given_.parallel.sizes;
@@ -191,34 +202,40 @@ class Search {
   }
 
   PlanAnswer run() {
-    add(planned({}, given_.recomputed),
-        Layout{
-            .tensor = given_.parallel.sizes.tensor,
-            .pipeline = given_.parallel.sizes.pipeline,
-            .sequence = given_.parallel.sequence});
-    if (!search_.as_given) {
-      try_layouts();
-      try_larger_micro_batches();
-    }
+    try_all();
     lift_placements();
     if (best() == nullptr && !search_.as_given) {
-      for (const auto& [layout, rows] : refused_on_device_) {
-        add_least(layout, rows); // may lack less than all with host memory
-      }
+      add_refused(refused_on_device_); // may lack less than with host memory
       try_changes();
     }
     return finished();
   }
 
+  /// What run() finds; null if nothing fits.
+  const PlannedRun* found() {
+    try_all();
+    return preferred();
+  }
+
+  /// False where dry runs of few layers say that no layout without pipeline
+  /// stages fits, whatever is recomputed.
+  bool may_fit() {
+    if (!bounds_memory()) {
+      return true;
+    }
+    std::vector<Layout> layouts = flat_layouts();
+    std::reverse(layouts.begin(), layouts.end()); // the smallest first
+    return std::any_of(
+        layouts.begin(), layouts.end(), [&](const Layout& layout) {
+          const auto least = estimate_of(layout, least_rows()).least_bytes();
+          return !least || *least <= search_.machine.available_bytes();
+        });
+  }
+
   /// The first layout without pipeline stages that fits, from those with the
   /// fewest tensor ranks, one row at a time; null if there is none.
   const PlannedRun* first_that_fits() {
-    for (int tensor = 1; tensor <= most_tensor(); tensor *= 2) {
-      Layout layout{.tensor = tensor};
-      if (search_.machine.devices % (tensor * context()) != 0 ||
-          !divides(layout, least_rows())) {
-        continue;
-      }
+    for (Layout layout : flat_layouts()) {
       for (const bool on_host : {false, true}) {
         layout.optimizer_on_host = on_host;
         if ((!on_host || (has_host() && !fixes_optimizer())) &&
@@ -237,8 +254,47 @@ class Search {
   }
 
  private:
+  void try_all() {
+    add(planned({}, given_.recomputed),
+        Layout{
+            .tensor = given_.parallel.sizes.tensor,
+            .pipeline = given_.parallel.sizes.pipeline,
+            .sequence = given_.parallel.sequence});
+    if (!search_.as_given) {
+      try_layouts();
+      try_larger_micro_batches();
+    }
+  }
+
   int layers() const {
     return static_cast<int>(layers_);
+  }
+
+  /// Dry runs of few layers say what cannot fit.
+  bool bounds_memory() const {
+    return estimates_layers_ && !has_host();
+  }
+
+  /// All that can be.
+  RecomputedParts all_recomputed() const {
+    return {
+        .layers = most_recomputed_,
+        .operators = true,
+        .attention = most_recomputed_ == 0 && given_.recomputes_attention};
+  }
+
+  /// Those without pipeline stages that the devices and examples can be divided
+  /// by, from the fewest tensor ranks on.
+  std::vector<Layout> flat_layouts() const {
+    std::vector<Layout> layouts;
+    for (int tensor = 1; tensor <= most_tensor(); tensor *= 2) {
+      const Layout layout{.tensor = tensor};
+      if (search_.machine.devices % (tensor * context()) == 0 &&
+          divides(layout, least_rows())) {
+        layouts.push_back(layout);
+      }
+    }
+    return layouts;
   }
 
   int most_tensor() const {
@@ -315,8 +371,7 @@ class Search {
       }
       PlannedRun run = planned(
           overrides_of(layout, rows, accumulate_of(layout, rows)),
-          fastest.recomputed,
-          layout);
+          fastest.recomputed);
       if (!run.fits() || !is_nearly_as_fast(run)) {
         break;
       }
@@ -405,6 +460,9 @@ class Search {
       } else {
         add_bound(candidate);
       }
+    }
+    if (best() == nullptr) {
+      add_refused(std::exchange(refused_, {}));
     }
   }
 
@@ -581,7 +639,7 @@ class Search {
         more = std::clamp<int64_t>(
             excess / std::max<int64_t>(1, saved) + 1, 1, layers_);
       }
-      if (parts.layers == layers_) {
+      if (parts.layers == most_recomputed_) {
         if (parts.operators) {
           break;
         }
@@ -591,7 +649,7 @@ class Search {
         continue;
       }
       before = std::move(run);
-      parts.layers = std::min(layers_, parts.layers + more);
+      parts.layers = std::min(most_recomputed_, parts.layers + more);
     }
     return run;
   }
@@ -612,42 +670,65 @@ class Search {
           [this, overrides](const RecomputedParts& parts, int64_t layers) {
             return planned(overrides, parts, layers);
           },
-          layers_);
+          layers_,
+          given_.recomputes_layers);
     }
     return *estimate;
   }
 
+  /// What takes more memory than there is, by an estimate.
+  struct Refused {
+    Layout layout;
+    int64_t rows = 1;
+    int64_t least_bytes = 0; ///< of a device, with all that can be recomputed
+  };
+
   void refuse(const Layout& layout, int64_t rows, RunEstimate& estimate) {
-    // What takes the least: all layers are recomputed.
     if (!estimate.refusal().empty() || best() != nullptr) {
       return;
     }
-    if (has_host() && !layout.optimizer_on_host && !fixes_optimizer()) {
-      refused_on_device_.emplace_back(layout, rows); // first with the host
-      return;
-    }
-    add_least(layout, rows);
+    // First with the host, where it can be.
+    (has_host() && !layout.optimizer_on_host && !fixes_optimizer()
+         ? refused_on_device_
+         : refused_)
+        .push_back({layout, rows, estimate.least_bytes().value_or(0)});
   }
 
-  void add_least(const Layout& layout, int64_t rows) {
-    RecomputedParts all{.layers = layers_, .operators = true};
-    add(planned(overrides_of(layout, rows, accumulate_of(layout, rows)), all),
-        layout);
+  /// Plans that which lacks the least; of the others their bounds are enough.
+  void add_refused(const std::vector<Refused>& refused) {
+    const auto least = std::min_element(
+        refused.begin(), refused.end(), [](const auto& a, const auto& b) {
+          return a.least_bytes < b.least_bytes;
+        });
+    for (auto each = refused.begin(); each != refused.end(); ++each) {
+      const auto overrides = overrides_of(
+          each->layout, each->rows, accumulate_of(each->layout, each->rows));
+      if (each == least) {
+        add(planned(overrides, all_recomputed()), each->layout);
+        continue;
+      }
+      PlannedRun run = named(overrides, all_recomputed());
+      run.device_bytes = each->least_bytes;
+      run.problem = formatted(
+          "at least {} above the {} of a device",
+          bytes_text(run.device_bytes - search_.machine.available_bytes()),
+          bytes_text(search_.machine.available_bytes()));
+      add(std::move(run), each->layout);
+    }
   }
 
   /// With as much recomputed as can be. Few layers say where not, sooner.
   bool fits_at_all(const Layout& layout) {
     if (estimates_layers_ && layout.pipeline == 1) {
-      RunEstimate& estimate = estimate_of(layout, least_rows());
-      if (!estimate.least(search_.machine.available_bytes()) &&
-          estimate.refusal().empty()) {
+      const auto least = estimate_of(layout, least_rows()).least_bytes();
+      if (least && *least > search_.machine.available_bytes()) {
         return false;
       }
     }
     return planned(
                overrides_of(
                    layout, least_rows(), accumulate_of(layout, least_rows())),
-               {.layers = layers_, .operators = true})
+               all_recomputed())
         .fits();
   }
 
@@ -753,14 +834,13 @@ class Search {
       try_one(other);
     }
     if (layout.pipeline == 1) {
-      const PlannedRun full = planned(
-          overrides_of(layout, best.batch_size, best.accumulate), {});
+      const PlannedRun full =
+          planned(overrides_of(layout, best.batch_size, best.accumulate), {});
       if (!full.stages.empty()) {
         Layout other = layout;
         other.host_activations =
             with_spare(full.stages.front().activations_after_forward);
-        add(planned(
-                overrides_of(other, best.batch_size, best.accumulate), {}),
+        add(planned(overrides_of(other, best.batch_size, best.accumulate), {}),
             other);
       }
     }
@@ -824,8 +904,8 @@ class Search {
     for (const RecomputedParts& parts :
          {RecomputedParts{},
           RecomputedParts{.operators = true},
-          RecomputedParts{.layers = layers_ / 2, .operators = true},
-          RecomputedParts{.layers = layers_, .operators = true}}) {
+          RecomputedParts{.layers = most_recomputed_ / 2, .operators = true},
+          all_recomputed()}) {
       if (std::exchange(before, parts) == parts) {
         continue; // there are few layers, or none
       }
@@ -871,9 +951,10 @@ class Search {
   struct Unlimited {
     double spare_activations = 0;
     double compute = 0; ///< StepTime::compute
+    double device_bytes = 0;
   };
-  /// With none or all layers recomputed.
-  using UnlimitedRuns = std::map<std::pair<bool, bool>, Unlimited>;
+  /// With operators and attention, and with none or all layers recomputed.
+  using UnlimitedRuns = std::map<std::tuple<bool, bool, bool>, Unlimited>;
 
   /// From few layers where they say it.
   /// @param runs those that are known; more are added.
@@ -897,13 +978,15 @@ class Search {
         return std::nullopt;
       }
       return Unlimited{
-          static_cast<double>(spare_activations(run)), run.time.compute};
+          static_cast<double>(spare_activations(run)),
+          run.time.compute,
+          static_cast<double>(run.device_bytes)};
     };
     if (!plans_fewer_layers_ || layout.pipeline > 1) {
       return planned_with(parts, std::nullopt);
     }
     const auto at_end = [&](bool recomputes) -> std::optional<Unlimited> {
-      const std::pair key{parts.operators, recomputes};
+      const std::tuple key{parts.operators, parts.attention, recomputes};
       if (const auto found = runs.find(key); found != runs.end()) {
         return found->second;
       }
@@ -940,7 +1023,8 @@ class Search {
     return {
         a.spare_activations +
             share * (b.spare_activations - a.spare_activations),
-        a.compute + share * (b.compute - a.compute)};
+        a.compute + share * (b.compute - a.compute),
+        a.device_bytes + share * (b.device_bytes - a.device_bytes)};
   }
 
   /// Without placements that the configuration has fixed.
@@ -982,15 +1066,7 @@ class Search {
       try_host_memory();
     }
     try_devices();
-    for (int times = 2; times <= kMostTimes; times *= 2) {
-      const int64_t length = given_.max_length / times;
-      if (length < 1) {
-        break;
-      }
-      if (try_key(formatted("model.max_length={}", length))) {
-        break;
-      }
-    }
+    try_lengths();
     if (changes_.size() >= kMostChanges) {
       return;
     }
@@ -1004,6 +1080,19 @@ class Search {
     }
   }
 
+  /// The longest sequences that fit.
+  void try_lengths() {
+    if (least_devices() > search_.machine.devices) {
+      return; // what does not depend on them is too much
+    }
+    for (int times = 2; times <= kMostTimes; times *= 2) {
+      const int64_t length = given_.max_length / times;
+      if (length < 1 || try_key(formatted("model.max_length={}", length))) {
+        break;
+      }
+    }
+  }
+
   /// The least host memory of a node with which something fits, in whole MiB,
   /// or in whole GiB where it is not less than one; at most 3 % more.
   void try_host_memory() {
@@ -1013,7 +1102,7 @@ class Search {
     if (!first) {
       return;
     }
-    Search smaller(other); // whose host memory changes
+    Search smaller(other, few_layer_runs_); // whose host memory changes
     const int64_t least = smaller.least_host_bytes();
     const int64_t bytes = std::max<int64_t>(
         1,
@@ -1038,7 +1127,8 @@ class Search {
       }
       // Each needs a run.
       while (enough - too_little >
-             (shift == kGibShift ? std::max<int64_t>(1, enough / 32) : 1)) {
+             (shift == kGibShift ? std::max<int64_t>(1, enough / kHostAccuracy)
+                                 : 1)) {
         const int64_t middle = (enough + too_little) / 2;
         (fits_with(middle) ? enough : too_little) = middle;
       }
@@ -1078,35 +1168,51 @@ class Search {
   /// @return whether `found` was true, which ends it.
   bool each_least_on_host(
       const std::function<bool(const PlannedRun& run)>& found) {
-    const RecomputedParts all{.layers = layers_, .operators = true};
+    const RecomputedParts all = all_recomputed();
     const int64_t rows = least_rows();
-    for (int tensor = 1; tensor <= most_tensor(); tensor *= 2) {
-      Layout layout{.tensor = tensor};
-      if (search_.machine.devices % (tensor * context()) != 0 ||
-          !divides(layout, rows)) {
-        continue;
-      }
-      if (never_on_host_.contains(tensor)) {
-        continue;
-      }
-      auto& unlimited = unlimited_on_host_[tensor];
-      const auto alone = without_limit(layout, rows, all, unlimited);
-      if (!alone || static_cast<int64_t>(alone->spare_activations) >
-                        search_.machine.available_bytes()) {
+    for (const auto& [layout, alone] : least_on_host()) {
+      if (never_on_host_.contains(layout.tensor)) {
         continue;
       }
       const PlannedRun run =
           budgeted(
-              layout, rows, all, static_cast<int64_t>(alone->spare_activations))
+              layout, rows, all, static_cast<int64_t>(alone.spare_activations))
               .first;
       if (run.fits() && found(run)) {
         return true;
       }
       if (!run.fits() && search_.machine.host_bytes == kAnyHostBytes) {
-        never_on_host_.insert(tensor); // nor with less of it
+        never_on_host_.insert(layout.tensor); // nor with less of it
       }
     }
     return false;
+  }
+
+  /// Layouts for each_least_on_host(), without those of which few layers say
+  /// that more than a kHostAccuracy-th more does not fit on the device.
+  std::vector<std::pair<Layout, Unlimited>> least_on_host() {
+    const int64_t available = search_.machine.available_bytes();
+    std::vector<std::pair<Layout, Unlimited>> layouts;
+    double least = std::numeric_limits<double>::infinity();
+    for (const Layout& layout : flat_layouts()) {
+      const auto alone = without_limit(
+          layout,
+          least_rows(),
+          all_recomputed(),
+          unlimited_on_host_[layout.tensor]);
+      if (alone &&
+          static_cast<int64_t>(alone->spare_activations) <= available) {
+        layouts.emplace_back(layout, *alone);
+        least = std::min(least, alone->device_bytes - double(available));
+      }
+    }
+    if (plans_fewer_layers_ && least > 0) {
+      std::erase_if(layouts, [&](const auto& each) {
+        return each.second.device_bytes - double(available) >
+               least * (1 + 1.0 / kHostAccuracy);
+      });
+    }
+    return layouts;
   }
 
   /// As many devices as have room for weights, gradients and optimizer state,
@@ -1137,39 +1243,61 @@ class Search {
   /// many; of several nodes, whole ones.
   void try_devices() {
     const Machine& machine = search_.machine;
-    const auto with = [&](int devices) {
-      PlanSearch other = search_;
-      other.machine.devices = devices;
-      return fitting_with(other);
-    };
     const int64_t least = least_devices();
-    for (int times = 2; times <= kMostTimes; times *= 2) {
-      int enough = machine.devices * times;
-      if (enough < least) {
-        continue;
-      }
-      std::optional<PlannedRun> run = with(enough);
-      if (!run) {
-        continue;
-      }
-      const int step =
-          enough <= machine.devices_per_node ? 1 : machine.devices_per_node;
-      int too_few =
-          std::max<int>(enough / 2, static_cast<int>(least) - 1) / step;
-      int most = (enough - 1) / step + 1; // `enough`, which fits
-      while (most - too_few > 1) {
-        const int middle = (most + too_few) / 2;
-        if (auto fewer = with(middle * step)) {
-          most = middle;
-          enough = middle * step;
-          run = std::move(fewer);
-        } else {
-          too_few = middle;
-        }
-      }
-      changes_.push_back({formatted("--devices {}", enough), std::move(*run)});
+    const auto suffice = [&](int devices) {
+      return devices >= least && may_fit_on(devices);
+    };
+    int enough = 0;
+    for (int times = 2; times <= kMostTimes && enough == 0; times *= 2) {
+      enough = suffice(machine.devices * times) ? machine.devices * times : 0;
+    }
+    if (enough == 0) {
       return;
     }
+    const int step =
+        enough <= machine.devices_per_node ? 1 : machine.devices_per_node;
+    int too_few = enough / 2 / step;
+    int most = (enough - 1) / step + 1; // `enough`
+    while (most - too_few > 1) {
+      const int middle = (most + too_few) / 2;
+      (suffice(middle * step) ? most : too_few) = middle;
+    }
+    // Few layers may say a little less than all take.
+    constexpr int kMostTries = 3;
+    for (int more = 0; more < kMostTries; ++more) {
+      const int devices = std::min(
+          (most + more) * step, std::max(enough, machine.devices * kMostTimes));
+      if (auto run = found_on(devices)) {
+        changes_.push_back(
+            {formatted("--devices {}", devices),
+             std::move(*run),
+             /*is_fastest=*/true});
+        return;
+      }
+    }
+  }
+
+  PlanSearch with_devices(int devices) const {
+    PlanSearch other = search_;
+    other.machine.devices = devices;
+    return other;
+  }
+
+  /// Where few layers do not say it, whether something does.
+  bool may_fit_on(int devices) {
+    return of_search(with_devices(devices), [](Search& search) {
+      return search.bounds_memory() ? search.may_fit()
+                                    : search.first_that_fits() != nullptr;
+    });
+  }
+
+  /// What a search of so many devices finds.
+  std::optional<PlannedRun> found_on(int devices) {
+    return of_search(
+        with_devices(devices), [](Search& search) -> std::optional<PlannedRun> {
+          const PlannedRun* run = search.found();
+          return run == nullptr ? std::nullopt : std::optional(*run);
+        });
   }
 
   /// What `run` takes of host memory, in whole MiB if it is less than a GiB,
@@ -1204,7 +1332,7 @@ class Search {
             "memory.host_bytes={}", other.machine.host_bytes_of_rank());
       }
     }
-    return Search(other).planned(overrides, run.recomputed);
+    return Search(other, few_layer_runs_).planned(overrides, run.recomputed);
   }
 
   bool try_key(const std::string& override) {
@@ -1217,15 +1345,29 @@ class Search {
     return false;
   }
 
+  /// first_that_fits() of another search, where anything may fit.
   std::optional<PlannedRun> fitting_with(const PlanSearch& other) {
-    try {
-      Search search(other);
-      const PlannedRun* run = search.first_that_fits();
-      dry_runs_ += search.dry_runs_;
+    return of_search(other, [](Search& search) -> std::optional<PlannedRun> {
+      const PlannedRun* run =
+          search.may_fit() ? search.first_that_fits() : nullptr;
       return run == nullptr ? std::nullopt : std::optional(*run);
+    });
+  }
+
+  /// What `find` finds in another search; nothing where the configuration or
+  /// model does not allow that one.
+  template <typename Find>
+  auto of_search(const PlanSearch& other, const Find& find)
+      -> decltype(find(std::declval<Search&>())) {
+    std::optional<Search> search;
+    decltype(find(*search)) found{};
+    try {
+      found = find(search.emplace(other, few_layer_runs_));
     } catch (const std::exception&) {
-      return std::nullopt; // the configuration or model does not allow that
+      found = {};
     }
+    dry_runs_ += search ? search->dry_runs_ : 0;
+    return found;
   }
 
   bool fixes_optimizer() const {
@@ -1269,9 +1411,7 @@ class Search {
     const auto overrides =
         overrides_of(layout, rows, accumulate_of(layout, rows));
     return recomputation_.least(
-        [&](const RecomputedParts& parts) {
-          return planned(overrides, parts);
-        },
+        [&](const RecomputedParts& parts) { return planned(overrides, parts); },
         /*inputs_are_full=*/layout.tensor > 1 && !layout.sequence);
   }
 
@@ -1335,10 +1475,66 @@ class Search {
       const std::vector<std::string>& overrides,
       const RecomputedParts& recomputed,
       std::optional<int64_t> few_layers = std::nullopt) {
+    PlannedRun run = named(overrides, recomputed);
+    std::vector<std::string> all = search_.overrides;
+    all.insert(all.end(), run.overrides.begin(), run.overrides.end());
+    std::string key;
+    if (few_layers) {
+      key = formatted("{} {}", search_.machine.devices, *few_layers);
+      for (const std::string& override : all) {
+        key += "\n" + override;
+      }
+      const auto known = few_layer_runs_->find(key);
+      if (known != few_layer_runs_->end()) {
+        PlannedRun same = known->second;
+        same.changed = std::move(run.changed);
+        same.problem.clear();
+        check_memory(same);
+        return same;
+      }
+    }
     if (search_.progress) {
       search_.progress(dry_runs_, best());
     }
     ++dry_runs_;
+    try {
+      plan_into(run, search_.read(all), few_layers);
+    } catch (const Error& error) {
+      run.problem = "refused: " + first_line(error.what());
+    } catch (const std::exception& error) { // of LibTorch, or the model
+      if (overrides.empty()) {
+        throw; // the configuration as it is
+      }
+      run.problem = "refused: " + first_line(error.what());
+    }
+    if (!few_layers) {
+      note_nearest(run);
+    } else if (!run.stages.empty()) {
+      keep_sums(run);
+      (*few_layer_runs_)[key] = run;
+    }
+    return run;
+  }
+
+  /// Drops what is large, and not a part of an estimate.
+  static void keep_sums(PlannedRun& run) {
+    for (StepMemoryPlan& stage : run.stages) {
+      for (const MemoryMoment& moment : stage.timeline) {
+        stage.peak.activations =
+            std::max(stage.peak.activations, moment.activations);
+      }
+      stage.timeline = {};
+      stage.operators = {};
+      stage.kernels = {};
+      stage.calls = {};
+      stage.collectives = {};
+    }
+  }
+
+  /// A run that is not planned.
+  PlannedRun named(
+      const std::vector<std::string>& overrides,
+      const RecomputedParts& recomputed) const {
     PlannedRun run;
     run.overrides = overrides;
     run.recomputed = recomputed;
@@ -1352,22 +1548,7 @@ class Search {
         run.changed.push_back(override);
       }
     }
-    std::vector<std::string> all = search_.overrides;
-    all.insert(all.end(), run.overrides.begin(), run.overrides.end());
     name(run);
-    try {
-      plan_into(run, search_.read(all), few_layers);
-    } catch (const Error& error) {
-      run.problem = "refused: " + first_line(error.what());
-    } catch (const std::exception& error) { // of LibTorch, or the model
-      if (overrides.empty()) {
-        throw; // the configuration as it is
-      }
-      run.problem = "refused: " + first_line(error.what());
-    }
-    if (!few_layers) {
-      note_nearest(run);
-    }
     return run;
   }
 
@@ -1545,9 +1726,11 @@ class Search {
   }
 
   const PlanSearch& search_;
+  std::shared_ptr<FewLayerRuns> few_layer_runs_;
   RunSettings given_;
   std::map<std::string, std::string> values_; ///< current_values()
   int64_t layers_;
+  int64_t most_recomputed_; ///< layers
   bool plans_fewer_layers_;
   bool estimates_layers_;
   bool alike_stages_once_;
@@ -1564,7 +1747,8 @@ class Search {
   std::vector<Layout> layouts_; ///< of `runs_`
   std::vector<PlannedRun> bounds_;
   std::optional<PlannedRun> nearest_; ///< note_nearest()
-  std::vector<std::pair<Layout, int64_t>> refused_on_device_; ///< with rows
+  std::vector<Refused> refused_;
+  std::vector<Refused> refused_on_device_;
   std::optional<PlannedChange> lifted_;
   std::vector<PlannedChange> changes_;
 };
@@ -1572,7 +1756,7 @@ class Search {
 } // namespace
 
 PlanAnswer search_plans(const PlanSearch& search) {
-  return Search(search).run();
+  return Search(search, std::make_shared<FewLayerRuns>()).run();
 }
 
 } // namespace tessera::planner

@@ -40,6 +40,8 @@ struct PlanSearch {
 struct PlannedChange {
   std::string change; ///< "--devices 16", "model.max_length=1024"
   PlannedRun run;
+  /// `run` is what a search with this change finds; else others may be faster.
+  bool is_fastest = false;
 };
 
 struct PlanAnswer {

@@ -17,7 +17,7 @@ constexpr std::array<RecomputedParts, 3> kEstimatedKinds{
     RecomputedParts{.operators = true, .attention = true}};
 
 /// With all layers, which then keep nothing but their inputs: no other takes
-/// less memory.
+/// less memory. Where layers are not recomputed, the last kind takes the least.
 constexpr size_t kSmallest = 1;
 
 /// The line through a value with kFew and one with kMore layers.
@@ -56,8 +56,13 @@ void for_each_part(Function function) {
 
 } // namespace
 
-RunEstimate::RunEstimate(PlanLayers plan, int64_t layers)
-    : plan_(std::move(plan)), layers_(layers) {}
+RunEstimate::RunEstimate(
+    PlanLayers plan,
+    int64_t layers,
+    bool recomputes_layers)
+    : plan_(std::move(plan)),
+      layers_(layers),
+      recomputes_layers_(recomputes_layers) {}
 
 const std::string& RunEstimate::refusal() {
   kind(0);
@@ -116,9 +121,16 @@ RunEstimate::Kind& RunEstimate::kind(size_t index) {
 
 const RunEstimate::Estimate& RunEstimate::smallest() {
   if (!smallest_) {
-    smallest_ = line(kEstimatedKinds[kSmallest], /*all_layers=*/true);
+    smallest_ = recomputes_layers_
+                    ? line(kEstimatedKinds[kSmallest], /*all_layers=*/true)
+                    : line(kEstimatedKinds.back(), /*all_layers=*/false);
   }
   return *smallest_;
+}
+
+std::optional<int64_t> RunEstimate::least_bytes() {
+  const int64_t bytes = smallest().device_bytes;
+  return refusal_.empty() ? std::optional(bytes) : std::nullopt;
 }
 
 RunEstimate::Estimate RunEstimate::between(
@@ -184,6 +196,9 @@ std::optional<RunEstimate::Estimate> RunEstimate::least(
     }
     if (bytes_of(smallest()) > available_bytes) {
       return std::nullopt;
+    }
+    if (!recomputes_layers_) {
+      continue;
     }
     if (!chosen_kind.all) {
       chosen_kind.all = i == kSmallest

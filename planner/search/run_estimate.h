@@ -46,10 +46,14 @@ class RunEstimate {
   };
 
   /// @param layers of the model.
-  RunEstimate(PlanLayers plan, int64_t layers);
+  /// @param recomputes_layers whether they can be, as a whole.
+  RunEstimate(PlanLayers plan, int64_t layers, bool recomputes_layers = true);
 
   /// Why nothing can be estimated: the layout was refused. Empty: it was not.
   const std::string& refusal();
+
+  /// Of a device, what every run takes; nothing if the layout was refused.
+  std::optional<int64_t> least_bytes();
 
   /// The fastest that takes at most `available_bytes` bytes; nothing if there
   /// is none. A kind of parts has a dry run more only where the kinds before do
@@ -77,6 +81,7 @@ class RunEstimate {
 
   PlanLayers plan_;
   int64_t layers_;
+  bool recomputes_layers_;
   std::string refusal_;
   std::vector<Kind> kinds_;
   std::optional<Estimate> smallest_; ///< made when it is asked for

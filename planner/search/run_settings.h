@@ -39,7 +39,7 @@ struct RunSettings {
   /// are none.
   int64_t max_length = 0;
 
-  /// Layers that can be recomputed; 0: none can.
+  /// Layers of the model; 0: it has none that can be told.
   int64_t layers = 0;
   /// All layers are alike, so that pipeline stages of as many are.
   bool has_alike_layers = false;
@@ -49,6 +49,8 @@ struct RunSettings {
   bool divides_model = true;
   /// Ranks may have experts of their own (`parallel.expert`).
   bool has_experts = false;
+  /// `layers` can be recomputed as a whole.
+  bool recomputes_layers = true;
   /// RecomputedParts::attention is an option of the model.
   bool recomputes_attention = true;
   /// Micro-batches may have other numbers of rows.

@@ -330,8 +330,7 @@ void expect_planned(const Case& given, World& world) {
       memory.host_activations)
       << subject.name;
   EXPECT_EQ(plan.activation_copies.to_host, memory.to_host) << subject.name;
-  EXPECT_EQ(plan.activation_copies.to_device, memory.to_device)
-      << subject.name;
+  EXPECT_EQ(plan.activation_copies.to_device, memory.to_device) << subject.name;
 }
 
 class StepPlan : public ::testing::TestWithParam<Case> {};
