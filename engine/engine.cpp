@@ -422,8 +422,14 @@ void Engine::reduce(const at::Tensor& parameter, const at::Tensor& gradient) {
   const at::Tensor local =
       is_full ? engine::local_value_of(gradient, parameter).contiguous()
               : gradient;
-  pager_->add_gradient(
-      index, scaler_.is_active() ? local * scaler_.scale() : local);
+  sharding::Page& page = pager_->pages().entries()[index].page;
+  // Copies of one parameter are averaged over, as over ranks: their sum
+  // follows.
+  const double copies =
+      page.ranks.copies() == nullptr ? 1 : page.ranks.copies()->size();
+  const double factor = scaler_.scale() / copies;
+  pager_->add_gradient(index, factor == 1 ? local : local * factor);
+  page.gradients->note_passed_by_user();
 }
 
 bool Engine::step() {
@@ -526,10 +532,12 @@ at::Tensor Engine::grad(const at::Tensor& parameter) {
   check_keeps_gradients("grad");
   const c10::NoGradGuard no_grad;
   const size_t index = pager_->pages().find(parameter);
-  settle_gradients(
+  sharding::Page& page = pager_->pages().entries()[index].page;
+  pager_->settle_gradients(
       {sharding::RankIntent::Kind::kReadGradient,
-       pager_->pages().entries()[index].page.number(),
+       page.number(),
        static_cast<int64_t>(index)});
+  sharding::add_tied_gradients_to_read(*pager_, page, "Engine::grad");
   const at::Tensor gradient = engine::full_gradient_of(
       pager_->scopes().full_gradient(index), parameter);
   return gradient.defined() && scaler_.is_active()

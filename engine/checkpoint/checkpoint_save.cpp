@@ -7,6 +7,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/io/atomic_file.h"
+#include "tessera/sharding/paging/tied_copies.h"
 
 #include <c10/core/GradMode.h>
 
@@ -118,6 +119,15 @@ CheckpointSave::CheckpointSave(
       states,
       manifest_.engine,
       subject.pager.ranks().watch_failures());
+  if (subject.pager.ranks().model().size(sharding::kPipelineAxis) > 1) {
+    const std::string copies = sharding::find_other_copies(subject.pager);
+    model.on_all_ranks("save: comparing the copies of pipeline stages", [&] {
+      TESSERA_CHECK(
+          copies.empty(),
+          "save: pipeline stages have other values of {}, of which each of them has a copy, and a checkpoint one; nothing was written. Write the same values on every stage that has it (a writable for_each_parameter()), or load a checkpoint.",
+          copies);
+    });
+  }
   path_ = runtime::resolved_folder(
       checkpoint_path(folder, subject.optimizer.steps()));
   model.on_all_ranks("save: preparing the folder", [&] {

@@ -62,6 +62,30 @@ bool has_local(
          reader.rank_with(subject.files.rank(), opaque) == subject.files.rank();
 }
 
+/// The rank of the checkpoint whose buffers this one loads: its own on the
+/// layout that saved them, else the first with this part of the model.
+int saved_rank_of_buffers(
+    const CheckpointSubject& subject,
+    const CheckpointReader& reader) {
+  const CheckpointManifest& saved = reader.manifest();
+  const DeviceMesh& mesh = subject.pager.ranks().model();
+  const int stages = mesh.size(sharding::kPipelineAxis);
+  const bool has_same_tensor_ranks =
+      saved.tensor_ranks == mesh.size(kTensorAxis);
+  const bool has_same_stages = saved.stages == stages;
+  if (has_same_tensor_ranks && has_same_stages &&
+      reader.world_size() == subject.files.size()) {
+    return mesh.rank();
+  }
+  const int first =
+      has_same_stages && stages > 1
+          ? mesh.index(sharding::kPipelineAxis) * (reader.world_size() / stages)
+          : 0;
+  return first + (has_same_tensor_ranks && mesh.size(kTensorAxis) > 1
+                      ? mesh.index(kTensorAxis)
+                      : 0);
+}
+
 at::Tensor same_shape(
     at::Tensor loaded,
     const at::Tensor& local,
@@ -152,9 +176,10 @@ ModelLoading::ModelLoading(
     opaques_.push_back(reader_.tensor(subject_.files.rank(), name));
   }
   check_buffers();
+  const int buffer_rank = saved_rank_of_buffers(subject_, reader_);
   for (const auto& [name, values] : tensors_.buffers) {
-    buffers_.push_back(same_shape(
-        any_tensor(saved_rank.value_or(0), "buffer/" + name), values, name));
+    buffers_.push_back(
+        same_shape(any_tensor(buffer_rank, "buffer/" + name), values, name));
   }
 }
 

@@ -137,6 +137,20 @@ bool makes_tensor(std::string_view global) {
          global == "torch._utils._rebuild_tensor_v3";
 }
 
+/// What the metadata of a tensor says of its values that the storage does not:
+/// "neg", "conj", or a key of another backend. Empty: nothing.
+std::string set_metadata(const PickleNode& metadata) {
+  for (size_t i = 0; i + 1 < metadata.items.size(); i += 2) {
+    const PickleNode& value = *metadata.items[i + 1];
+    const bool is_off = value.is(PickleKind::kNone) ||
+                        (value.is(PickleKind::kBool) && value.integer == 0);
+    if (!is_off) {
+      return metadata.items[i]->text;
+    }
+  }
+  return "";
+}
+
 /// The function that makes a tensor, and its arguments.
 struct Call {
   explicit Call(const PickleNode& node) : name(node.made_by()) {
@@ -150,6 +164,14 @@ struct Call {
     TESSERA_CHECK(
         index < arguments->items.size(), "{} lacks argument {}", name, index);
     return *arguments->items[index];
+  }
+
+  /// The last argument; null: there is none.
+  const PickleNode* metadata() const {
+    const size_t index = name.ends_with("_v3") ? 7 : 6;
+    return name.ends_with("_rebuild_tensor") || index >= arguments->items.size()
+               ? nullptr
+               : arguments->items[index];
   }
 
   std::string_view name;
@@ -367,6 +389,21 @@ TorchTensor TorchFile::tensor(const PickleNode& node, const std::string& name)
     TESSERA_CHECK(is_tensor(*inner), "it is {}", show(*inner));
     const Call call(*inner);
     TESSERA_CHECK(makes_tensor(call.name), "it is made by {}", call.name);
+    if (const PickleNode* metadata = call.metadata()) {
+      const std::string flag = set_metadata(*metadata);
+      TESSERA_CHECK(
+          flag.empty(),
+          "{}: the tensor '{}' has PyTorch's '{}' bit: its values are {} in the file; save tensor{}.clone() in its place",
+          source_,
+          name,
+          flag,
+          flag == "neg"    ? "stored with the other sign"
+          : flag == "conj" ? "stored unconjugated"
+                           : "not those",
+          flag == "neg"    ? ".resolve_neg()"
+          : flag == "conj" ? ".resolve_conj()"
+                           : "");
+    }
     const StorageId id(call[0]);
     constexpr size_t kDtypeArgument = 6; // of _rebuild_tensor_v3
     tensor.dtype = dtype_named(
@@ -375,13 +412,6 @@ TorchTensor TorchFile::tensor(const PickleNode& node, const std::string& name)
     tensor.shape = integers(call[2], "shape");
     tensor.strides = integers(call[3], "strides");
     tensor.storage = storage(id.key, name);
-    // "neg" and "conj": what is stored is not the value.
-    const size_t metadata = call.name.ends_with("_v3") ? 7 : 6;
-    TESSERA_CHECK(
-        call.name.ends_with("_rebuild_tensor") ||
-            call.arguments->items.size() <= metadata ||
-            call[metadata].items.empty(),
-        "PyTorch saved it as the negative or the conjugate of what is stored (tensor.is_neg(), is_conj()); save tensor.resolve_neg().resolve_conj()");
     TESSERA_CHECK(
         tensor.strides.size() == tensor.shape.size(),
         "it has {} sizes, but {} strides",

@@ -128,7 +128,8 @@ int64_t storage_extent(const at::Tensor& tensor) {
 
 std::vector<ParameterRecord> take_parameter_census(
     const torch::nn::Module& module,
-    const ModuleChoices& choices) {
+    const ModuleChoices& choices,
+    const std::string& place) {
   for (const auto& item : module.named_buffers()) {
     check_name(item.key());
   }
@@ -156,8 +157,12 @@ std::vector<ParameterRecord> take_parameter_census(
   }
   TESSERA_CHECK(
       !records.empty(),
-      "wrap: the module has no parameters to shard{}",
-      left_alone.empty() ? "." : "; all of them are ignored.");
+      "wrap: the module{} has no parameters to shard{}. It needs one at least, which may be frozen: {}.",
+      place,
+      left_alone.empty() ? "" : "; all of them are ignored",
+      place.empty()
+          ? "wrap a module that has some"
+          : "give this stage a layer with parameters, or register one that requires no gradient");
   check_not_ignored_elsewhere(records, left_alone);
   for (const ParameterRecord& record : records) {
     check_shardable(record, records.front().tensor.device());

@@ -40,9 +40,12 @@ struct ParameterRecord {
 ///   cannot be sharded: it is not dense and strided, has no storage, overlaps
 ///   itself or another one, is on another device than the rest, or is already
 ///   wrapped by another engine.
+/// @param place in the model, for the error of a module without parameters:
+///   " of pipeline stage 1".
 std::vector<ParameterRecord> take_parameter_census(
     const torch::nn::Module& module,
-    const ModuleChoices& choices);
+    const ModuleChoices& choices,
+    const std::string& place = "");
 
 /// Returns the number of elements from the first to the last that `tensor`
 /// addresses, inclusive.

@@ -203,7 +203,7 @@ std::vector<TensorSummary> inspect_model(
     }
   }
   pager.settle_gradients({sharding::RankIntent::Kind::kInspect, -1, -1});
-  sharding::add_tied_gradients(pager);
+  sharding::add_tied_gradients_to_read(pager, "inspect_model");
   // A pattern may match the experts of one rank only.
   pager.max_over_ranks(matches);
   if (matches.max().item<double>() == 0) {

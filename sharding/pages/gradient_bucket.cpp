@@ -237,6 +237,7 @@ void GradientBucket::refresh(Entry& entry) {
     entry.waiting = at::Tensor();
     entry.of_other_backward = false;
     has_copies_ = false;
+    passed_by_user_ = 0;
     lost_applied_ = lost_applied_ || use_ == Use::kApplied;
   } else if (!entry.token_placed && !entry.parameter.grad().defined()) {
     entry.of_other_backward = false; // set by hand, and dropped
@@ -259,6 +260,7 @@ void GradientBucket::clear() {
   deferred_factor_ = 1;
   use_ = Use::kStep;
   has_copies_ = false;
+  passed_by_user_ = 0;
   lost_applied_ = false;
   if (frees_memory()) {
     if (allocated_on_) {

@@ -256,6 +256,14 @@ class GradientBucket {
   bool has_copies() const {
     return has_copies_;
   }
+  /// Counts the gradients that the user has passed (Engine::reduce()) and not
+  /// dropped.
+  void note_passed_by_user() {
+    ++passed_by_user_;
+  }
+  int passed_by_user() const {
+    return passed_by_user_;
+  }
 
   /// Resets all gradients.
   void clear();
@@ -380,6 +388,7 @@ class GradientBucket {
   Target target_ = Target::kShard;
   Use use_ = Use::kStep;
   bool has_copies_ = false;
+  int passed_by_user_ = 0;
   bool lost_applied_ = false; ///< see lost_applied()
   double known_factor_ = 1;
   DeferredScalar deferred_factor_ = 1;

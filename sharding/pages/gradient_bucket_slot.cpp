@@ -74,7 +74,7 @@ void GradientBucket::open(runtime::Slot slot) {
     refresh();
     TESSERA_CHECK(
         !has_copies_,
-        "group '{}' received a gradient after those of the other pipeline stages were added to it. Call engine.step() or zero_grad() after clipping and before the next backward.",
+        "group '{}' received a gradient after those of the other pipeline stages were added to it. Call engine.step() or zero_grad() after clipping, grad() or inspect_model(), and before the next backward.",
         group_.name());
   }
   apply_factor();

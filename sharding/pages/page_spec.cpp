@@ -266,7 +266,13 @@ std::vector<PageSpec> plan_pages(
     const PageMeshes& meshes) {
   check(options);
   const ModuleChoices choices(module, options.modules);
-  auto census = take_parameter_census(module, choices);
+  const bool is_stage = meshes.model.size(kPipelineAxis) > 1;
+  auto census = take_parameter_census(
+      module,
+      choices,
+      is_stage ? formatted(
+                     " of pipeline stage {}", meshes.model.index(kPipelineAxis))
+               : "");
   choose_dtypes(module, options.precision, choices, census);
   std::set<std::string> tied_over_stages;
   for (const auto& [name, mesh] : meshes.tied) {

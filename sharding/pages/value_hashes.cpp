@@ -30,6 +30,14 @@ void ValueHashes::add(const std::string& parameter, const at::Tensor& value) {
   hashes_.insert_or_assign(parameter, std::move(hashes));
 }
 
+ValueHashes ValueHashes::of(const std::string& parameter) const {
+  ValueHashes one;
+  if (const auto found = hashes_.find(parameter); found != hashes_.end()) {
+    one.hashes_.insert(*found);
+  }
+  return one;
+}
+
 int64_t ValueHashes::hash() const {
   return static_cast<int64_t>(std::hash<std::string>{}(to_text()));
 }

@@ -21,6 +21,11 @@ class ValueHashes {
   bool empty() const {
     return hashes_.empty();
   }
+  bool contains(const std::string& parameter) const {
+    return hashes_.contains(parameter);
+  }
+  /// The hashes of one parameter.
+  ValueHashes of(const std::string& parameter) const;
   /// Of everything added, in whatever order.
   int64_t hash() const;
 
@@ -43,6 +48,9 @@ struct WrittenValues {
   bool is_pending = false;
   /// The ranks of all pipeline stages write together, not those of one.
   bool on_all_stages = false;
+  /// Other pipeline stages have copies of some of it: compared where they
+  /// agree.
+  bool of_copies = false;
 };
 
 /// Between the values of two ranks, for errors.

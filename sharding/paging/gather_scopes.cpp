@@ -87,9 +87,11 @@ void GatherScopes::add_hashes(
     const Page& page,
     const at::Tensor& full,
     WrittenValues& written) const {
-  if (context_.ranks->size() == 1) {
+  const bool has_copies = page.ranks.copies() != nullptr;
+  if (context_.ranks->size() == 1 && !has_copies) {
     return;
   }
+  written.of_copies |= has_copies;
   ValueHashes& hashes =
       page.spec().of_experts ? written.experts : written.values;
   for (size_t i = 0; i < page.parameters().size(); ++i) {

@@ -51,7 +51,7 @@ class GatherScopes {
     return reducer_.compare(values);
   }
   /// Adds hashes of a page's whole values ([padded_numel]), which all ranks
-  /// that have it write alike. Does nothing for one rank.
+  /// that have it write alike. Does nothing where one rank alone has it.
   void add_hashes(
       const Page& page,
       const at::Tensor& full,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/sharding/paging/gradient_reducer.h"
 
+#include "tessera/runtime/comm/gather_texts.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/dry_run/dry_run.h"
@@ -67,7 +68,8 @@ void GradientReducer::wait_before_memory_is_freed() const noexcept {
 bool GradientReducer::agree(const RankIntent& intent) {
   // In a step, pipeline stages are at other places of it.
   const bool on_all_stages = is_of_all_stages(intent.kind);
-  if (on_all_stages || !context_.ranks->written().on_all_stages ||
+  const WrittenValues& written = context_.ranks->written();
+  if (on_all_stages || !(written.on_all_stages || written.of_copies) ||
       context_.ranks->model().size(kPipelineAxis) == 1) {
     check_written(on_all_stages);
   }
@@ -99,12 +101,45 @@ void GradientReducer::check_written(bool on_all_stages) {
           difference->parameters);
     }
   }
+  if (const std::string copies = find_other_copies(written); !copies.empty()) {
+    problem = formatted(
+        "gather() or for_each_parameter(): pipeline stages have written other values to {}, of which each of them has a copy: it is one parameter. Write the same values on every stage that has it, and load a checkpoint to go on.",
+        copies);
+  }
   problem = ranks.first_over_parts(
       problem, tells_all ? PageRanks::Stages::kAll : PageRanks::Stages::kOne);
   if (!problem.empty() && !tells_all && has_stages) {
     ranks.agreement().report(problem); // the other stages would wait for these
   }
   TESSERA_CHECK(problem.empty(), "{}", problem);
+}
+
+std::string GradientReducer::find_other_copies(const WrittenValues& written) {
+  std::vector<const Page*> pages; // in an order that is that of all stages
+  for (const auto& page : context_.pages) {
+    if (page->ranks.copies() != nullptr &&
+        written.values.contains(page->parameters().front().record.name())) {
+      pages.push_back(page.get());
+    }
+  }
+  std::sort(pages.begin(), pages.end(), [](const auto* a, const auto* b) {
+    return a->spec().tied_name < b->spec().tied_name;
+  });
+  std::string names;
+  for (const Page* page : pages) {
+    const std::string& name = page->spec().tied_name;
+    const ValueHashes values =
+        written.values.of(page->parameters().front().record.name());
+    if (!runtime::are_equal(
+            *page->ranks.copies_control(),
+            values.to_text(),
+            "comparison of what all pipeline stages that have '" + name +
+                "' have written to it",
+            context_.ranks->watch_failures())) {
+      names += (names.empty() ? "'" : ", '") + name + "'";
+    }
+  }
+  return names;
 }
 
 std::optional<ValueDifference> GradientReducer::compare(

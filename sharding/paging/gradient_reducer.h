@@ -60,6 +60,9 @@ class GradientReducer {
   /// @throws tessera::Error on all of them if they have not, naming a
   /// parameter.
   void check_written(bool on_all_stages);
+  /// @return the parameters to which pipeline stages have written other values,
+  ///   of those that several have; empty: none. Collective over these stages.
+  std::string find_other_copies(const WrittenValues& written);
   /// Compares values that all ranks are to have alike. Collective.
   /// @return the first difference; nothing if there is none.
   std::optional<ValueDifference> compare(const ValueHashes& values);

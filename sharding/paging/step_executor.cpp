@@ -8,6 +8,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 namespace tessera::sharding {
@@ -22,8 +23,13 @@ void StepExecutor::on_access(
   for (const PageAccess& access : accesses) {
     const Page& page = page_of(access);
     TESSERA_CHECK(
+        !access.is_write || page.pins.writable > 0 ||
+            std::string_view(op_name) != "aten::embedding_renorm_",
+        "parameter '{}' is sharded, and max_norm of its Embedding or EmbeddingBag writes to it in each forward: the write would be lost. Build it without max_norm and renormalize the rows after engine.step(), in a writable engine.for_each_parameter(), on every rank; or ignore its module (`ignored` in sharding.modules).",
+        access.storage->parameter_name());
+    TESSERA_CHECK(
         !access.is_write || page.pins.writable > 0,
-        "parameter '{}' is sharded and {} writes to it in place: the write would be lost. Do it inside a scope of engine.gather() that is writable, or before wrap(); merge adapters into weights (merge_adapter() of PEFT) after engine.unwrap(); instead of an optimizer of torch, use engine.step(). A forward that writes to a parameter (max_norm of an embedding) cannot be trained sharded: ignore its module (`ignored` in sharding.modules).",
+        "parameter '{}' is sharded and {} writes to it in place: the write would be lost. Do it inside a scope of engine.gather() that is writable, or before wrap(); merge adapters into weights (merge_adapter() of PEFT) after engine.unwrap(); instead of an optimizer of torch, use engine.step(). A forward that writes to a parameter cannot be trained sharded: ignore its module (`ignored` in sharding.modules).",
         access.storage->parameter_name(),
         op_name);
     // Values held by a gather scope may be read on one rank alone, so this is

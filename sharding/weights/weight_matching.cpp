@@ -8,6 +8,9 @@
 #include "tessera/sharding/tensor_parallel/tensor_specs.h"
 #include "tessera/sharding/tensors/tensor_io.h"
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
 #include <algorithm>
 #include <sstream>
 #include <unordered_map>
@@ -154,6 +157,44 @@ std::vector<FileRegion> source_of(
     source.push_back(std::move(region));
   }
   return source;
+}
+
+/// Whether a tensor of the checkpoint has the values that the target is loaded
+/// with. Reads both where they are not the same bytes of a file.
+/// @param source the whole target in `entry`.
+bool has_values_of(
+    const WeightTarget& target,
+    const std::vector<FileRegion>& source,
+    const WeightEntry& entry) {
+  const auto is_same = [](const FileRegion& a, const FileRegion& b) {
+    return a.data.data() == b.data.data() && a.block.begin == b.block.begin &&
+           a.block.sizes == b.block.sizes &&
+           a.block.layout.offset == b.block.layout.offset &&
+           a.block.layout.strides == b.block.layout.strides;
+  };
+  if (entry.dtype == target.entry->dtype && std::equal(
+                                                source.begin(),
+                                                source.end(),
+                                                target.source.begin(),
+                                                target.source.end(),
+                                                is_same)) {
+    return true;
+  }
+  constexpr int64_t kElements = int64_t{1} << 20; // in memory at a time
+  const std::vector<int64_t>& sizes = target.spec.sizes;
+  const int64_t numel = numel_of(sizes, {});
+  for (int64_t begin = 0; begin < numel; begin += kElements) {
+    const int64_t count = std::min(kElements, numel - begin);
+    const auto blocks = blocks_of(sizes, TensorSlice{{}, begin, count});
+    const at::Tensor first = at::empty({count}, target.tensor.scalar_type());
+    const at::Tensor second = at::empty_like(first);
+    read_regions(*target.entry, target.source, blocks, first);
+    read_regions(entry, source, blocks, second);
+    if (!std::ranges::equal(raw_bytes(first), raw_bytes(second))) {
+      return false;
+    }
+  }
+  return true;
 }
 
 /// Finds an entry for each target.
@@ -326,6 +367,22 @@ class Matching {
       // A tied target is found by one of its names.
       target.entry = &entry;
       target.source = source_of(weight, entry);
+    } else if (!has_values_of(target, source_of(weight, entry), entry)) {
+      note_second_values(target, entry);
+    }
+  }
+
+  /// Under another name of a tied target.
+  void note_second_values(
+      const WeightTarget& target,
+      const WeightEntry& entry) {
+    report_.left_out.push_back(entry.name);
+    if (options_.strict) {
+      wrong_.add(formatted(
+          "'{}': it has other values than '{}', and both are names of one parameter of the model, '{}'; load it into a model that has two, or leave one of them out (a rule of rename_rules with an empty name, or rename)",
+          entry.name,
+          target.entry->name,
+          target.spec.name()));
     }
   }
 

@@ -172,6 +172,23 @@ TEST_P(StorageReplaced, WritesOutsideAWritableScopeAreRefused) {
   });
 }
 
+// Its forward writes to the rows that it takes.
+TEST_P(StorageReplaced, AnEmbeddingWithAMaximalNormIsRefused) {
+  run_ranks(GetParam(), [](World&) {
+    const torch::nn::Embedding net(
+        torch::nn::EmbeddingOptions(5, 3).max_norm(0.1));
+    EngineOptions options;
+    options.log_memory = false;
+    const Engine engine = wrap(net, options);
+    expect_throws(
+        [&] { net->forward(torch::arange(3)); },
+        {"parameter 'weight'",
+         "without max_norm",
+         "after engine.step()",
+         "`ignored`"});
+  });
+}
+
 TEST_P(StorageReplaced, WritesInAWritableScopeReachAllRanks) {
   run_ranks(GetParam(), [](World&) {
     Twin<StackImpl> twin;

@@ -106,6 +106,33 @@ TEST_P(Reshard, AnyWorldReadsThePreviousGradientsOfAdan) {
   expect_read_by_any_world(AdanOptions{});
 }
 
+// Statistics of each rank's own batches.
+TEST(ReshardBuffers, AreEachRanksOwnOnAsManyRanksAndElseTheFirstOnes) {
+  const TemporaryFolder folder;
+  const auto on_ranks = [&](int ranks, const auto& body) {
+    run_ranks(ranks, [&](World& world) {
+      torch::nn::BatchNorm1d net(3);
+      EngineOptions options;
+      options.log_memory = false;
+      auto engine = wrap(net, options);
+      body(world, engine, *net);
+    });
+  };
+  on_ranks(3, [&](World& world, Engine& engine, auto& net) {
+    net.running_mean.fill_(7 + world.rank());
+    engine.save(folder.path());
+  });
+  for (const int ranks : {1, 2, 3, 4}) {
+    on_ranks(ranks, [&](World& world, Engine& engine, auto& net) {
+      engine.load(folder.path());
+      EXPECT_TRUE(net.running_mean.eq(7 + (ranks == 3 ? world.rank() : 0))
+                      .all()
+                      .template item<bool>())
+          << net.running_mean;
+    });
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Worlds, Reshard, ::testing::Range(1, 5));
 
 } // namespace tessera::engine::reshard_test

@@ -142,7 +142,9 @@ class MeshJob {
         channels_.get());
   }
 
-  Step train(int number) {
+  /// The forwards and backwards of a step.
+  /// @return this rank's losses.
+  std::vector<at::Tensor> run(int number) {
     PipelineCallbacks callbacks;
     callbacks.forward = [&](int, int i, const std::vector<at::Tensor>& in) {
       const int batch = batches_[static_cast<size_t>(i)];
@@ -153,8 +155,12 @@ class MeshJob {
           in.empty() ? tokens.narrow(1, 0, kLength) : in[0],
           tokens.narrow(1, 1, kLength).contiguous())};
     };
+    return engine_.run_pipeline(*executor_, callbacks);
+  }
+
+  Step train(int number) {
     const at::Tensor sum = at::zeros({}, at::kDouble);
-    for (const auto& loss : engine_.run_pipeline(*executor_, callbacks)) {
+    for (const auto& loss : run(number)) {
       sum.add_(loss);
     }
     engine_.sum_over_ranks(sum);
@@ -166,6 +172,9 @@ class MeshJob {
 
   Engine& engine() {
     return engine_;
+  }
+  int stage() const {
+    return stage_;
   }
   MeshNet& net() {
     return net_;

@@ -180,6 +180,30 @@ TEST(LoadWeights, IntoAWholeModule) {
   EXPECT_TRUE(report.unexpected.empty());
 }
 
+TEST(LoadWeights, TwoValuesOfATiedParameterAreNamed) {
+  const TemporaryFolder folder;
+  const fs::path path = folder / "model.safetensors";
+  Net net;
+  Weights weights = weights_for(net);
+  weights["tied"] = weights["first.weight"].clone();
+  write_weights(path, weights);
+  EXPECT_TRUE(load_weights(*net, path).left_out.empty());
+  expect_loaded(net, weights);
+
+  weights["tied"][129][69] += 1; // the last element
+  write_weights(path, weights);
+  expect_error(
+      [&] { load_weights(*net, path); },
+      {"'tied': it has other values than 'first.weight'", "rename_rules"});
+  LoadWeightsOptions options;
+  options.strict = false;
+  EXPECT_EQ(
+      load_weights(*net, path, options).left_out,
+      std::vector<std::string>{"tied"});
+  weights.erase("tied");
+  expect_loaded(net, weights);
+}
+
 TEST(LoadWeights, ConvertsFloatingPointNumbers) {
   for (const auto dtype :
        {torch::kDouble, torch::kFloat, torch::kHalf, torch::kBFloat16}) {

@@ -133,6 +133,17 @@ TEST(TorchWeights, ThatWouldRunSomethingAreRefused) {
   EXPECT_FALSE(fs::exists(sign));
 }
 
+// What z.conj().imag and torch._neg_view() are: the storage has the values with
+// the other sign, and the metadata says so.
+TEST(TorchWeights, ThatAreStoredNegatedAreRefused) {
+  for (const char* file :
+       {"evil_negated.pt",
+        "evil_negated_legacy.pt",
+        "evil_negated_parameter.pt"}) {
+    refuse(file, {"'part'", "'neg'", "resolve_neg()"});
+  }
+}
+
 TEST(TorchWeights, ThatAreTruncatedAreRefused) {
   const TemporaryFolder folder;
   const fs::path path = folder / "cut.pt";
