@@ -25,6 +25,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <set>
@@ -799,7 +800,71 @@ bool is_given(const runtime::ConfigReader& reader, const std::string& key) {
                                    key.substr(dot + 1));
 }
 
+/// The paths of what `before` has and `after` has not.
+void add_dropped(
+    const nlohmann::json& before,
+    const nlohmann::json& after,
+    const std::string& path,
+    std::vector<std::string>& dropped) {
+  for (const auto& [key, value] : before.items()) {
+    const std::string inner = path + "." + key;
+    const auto found = after.find(key);
+    if (found == after.end()) {
+      if (!value.is_null()) {
+        dropped.push_back(inner);
+      }
+    } else if (value.is_object() && found->is_object()) {
+      add_dropped(value, *found, inner, dropped);
+    }
+  }
+}
+
+nlohmann::json::json_pointer pointer_to(const std::string& path) {
+  std::string pointer = "/" + path;
+  std::replace(pointer.begin(), pointer.end(), '.', '/');
+  return nlohmann::json::json_pointer(pointer);
+}
+
 } // namespace
+
+std::vector<std::string> dropped_keys(
+    nlohmann::json root,
+    const std::vector<std::string>& overrides) {
+  struct Dropped {
+    std::string override_text;
+    std::string path;
+    std::vector<std::string> keys;
+  };
+  std::vector<Dropped> all;
+  for (const std::string& text : overrides) {
+    const nlohmann::json before = root;
+    const std::string path = runtime::apply_override(root, text);
+    const auto at = pointer_to(path);
+    if (before.contains(at) && before.at(at).is_object() &&
+        root.at(at).is_object()) {
+      all.push_back({text, path, {}});
+      add_dropped(before.at(at), root.at(at), path, all.back().keys);
+    }
+  }
+  std::vector<std::string> lines;
+  for (const Dropped& one : all) {
+    std::string keys;
+    for (const std::string& key : one.keys) {
+      if (!root.contains(pointer_to(key))) { // no later override sets it
+        keys += (keys.empty() ? "" : ", ") + key;
+      }
+    }
+    if (!keys.empty()) {
+      lines.push_back(formatted(
+          "override '{}' replaces all that the file has of {}; back to the default: {}. To change single keys, write {}.KEY=VALUE",
+          one.override_text,
+          one.path,
+          keys,
+          one.path));
+    }
+  }
+  return lines;
+}
 
 std::vector<std::string> idle_keys(
     const runtime::ConfigReader& reader,

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // `idle_keys()` finds keys of a configuration that the others leave without
-// effect.
+// effect, `dropped_keys()` those of a file that overrides take out.
+
+#include <nlohmann/json_fwd.hpp>
 
 #include <string>
 #include <vector>
@@ -28,5 +30,12 @@ std::vector<std::string> idle_keys(
 /// The keys of a task of which the table behind idle_keys() does not say when
 /// they have an effect: none.
 std::vector<std::string> keys_without_rule(const TaskKind& task);
+
+/// A line for each override whose object stands in place of one of the file,
+/// and the keys of it that thus have their defaults.
+/// @param root the configuration before `overrides`.
+std::vector<std::string> dropped_keys(
+    nlohmann::json root,
+    const std::vector<std::string>& overrides);
 
 } // namespace tessera::tasks

@@ -591,10 +591,19 @@ TrainingConfig read_training_config(
     const std::vector<std::string>& overrides,
     const TaskKind* kind,
     HubFiles hub_files) {
-  const auto reader =
-      runtime::read_config_file(file, overrides, resolve_config_paths);
+  nlohmann::json given = nlohmann::json::object();
+  const auto reader = runtime::read_config_file(
+      file,
+      overrides,
+      [&given](nlohmann::json& root, const std::filesystem::path& source) {
+        resolve_config_paths(root, source);
+        nlohmann::json merged = root; // the file before extends this one
+        merged.merge_patch(given);
+        given = std::move(merged);
+      });
   TrainingConfig config = read_training_config(reader, kind, hub_files);
   if (!is_run_folder(file.parent_path())) {
+    log_once(dropped_keys(std::move(given), overrides));
     log_once(idle_keys(reader, config));
   }
   return config;

@@ -3,6 +3,7 @@
 
 #include "bench/comm.h"
 #include "program_main.h"
+#include "size_option.h"
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/io/atomic_file.h"
@@ -78,11 +79,11 @@ int run_bench_comm(int argc, char** argv) {
       ->check(CLI::IsMember({"shm", "gloo", "cuda"}));
   app.add_option(
          "--min-bytes", options.min_bytes, "Smallest size; default 1KiB")
-      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
+      ->transform(size_in_bytes())
       ->check(CLI::Range(int64_t{8}, int64_t{1} << 40));
   app.add_option(
          "--max-bytes", options.max_bytes, "Largest size; default 16MiB")
-      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true))
+      ->transform(size_in_bytes())
       ->check(CLI::Range(int64_t{8}, int64_t{1} << 40));
   app.add_option(
          "--factor", options.factor, "From a size to the next; default 4")

@@ -4,6 +4,7 @@
 // or averages several.
 
 #include "program_main.h"
+#include "size_option.h"
 
 #include "tessera/engine/checkpoint/checkpoint_weights.h"
 #include "tessera/engine/checkpoint/manifest.h"
@@ -315,7 +316,7 @@ int run_convert(int argc, char** argv) {
          "--max-shard-size",
          arguments.max_shard_bytes,
          "Largest size of one weight file with --format hf, e.g. 5GB; default 50GB")
-      ->transform(CLI::AsSizeValue(/*kb_is_1000=*/true));
+      ->transform(size_in_bytes());
   const CLI::Option* type = add_choice(
       app,
       "--gguf-type",

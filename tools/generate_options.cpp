@@ -3,8 +3,12 @@
 
 #include "tessera/runtime/core/error.h"
 
+#include <algorithm>
+#include <cctype>
 #include <map>
 #include <string>
+#include <string_view>
+#include <typeinfo>
 
 namespace tessera::tools {
 
@@ -14,6 +18,29 @@ const std::map<std::string, zoo::EarlyStopping> kEarlyStopping{
     {"no", zoo::EarlyStopping::kNo},
     {"yes", zoo::EarlyStopping::kYes},
     {"never", zoo::EarlyStopping::kNever}};
+
+/// Replaces a name where it is no part of a longer one.
+/// @param only_after nothing, or what has to stand before it.
+void replace_name(
+    std::string& text,
+    std::string_view name,
+    std::string_view by,
+    std::string_view only_after) {
+  const auto continues = [&text](size_t at) {
+    return at < text.size() &&
+           (std::isalnum(static_cast<unsigned char>(text[at])) ||
+            text[at] == '_' || text[at] == '-');
+  };
+  for (size_t at = text.find(name); at != text.npos; at = text.find(name, at)) {
+    const bool is_name =
+        !continues(at + name.size()) && (at == 0 || !continues(at - 1)) &&
+        std::string_view(text).substr(0, at).ends_with(only_after);
+    if (is_name) {
+      text.replace(at, name.size(), by);
+    }
+    at += is_name ? by.size() : name.size();
+  }
+}
 
 } // namespace
 
@@ -99,6 +126,35 @@ GivenOptions::GivenOptions(CLI::App& app) : app_(app) {
       ->allow_extra_args(false);
 }
 
+std::string GivenOptions::with_option_names(const std::string& text) const {
+  std::string named = text;
+  for (const CLI::Option* option : app_.get_options()) {
+    for (const std::string& name : option->get_lnames()) {
+      std::string field = name;
+      std::replace(field.begin(), field.end(), '-', '_');
+      if (field == name && name != "temperature") {
+        continue; // a word of other meanings, too
+      }
+      replace_name(
+          named, field, "--" + name, option->count() > 0 ? "" : "set ");
+    }
+  }
+  replace_name(named, "do_sample", "--sample", "without ");
+  return named;
+}
+
+void GivenOptions::run(const std::function<void()>& part) const {
+  try {
+    part();
+  } catch (const Error& error) {
+    const std::string named = with_option_names(error.what());
+    if (typeid(error) != typeid(Error) || named == error.what()) {
+      throw;
+    }
+    throw Error(named);
+  }
+}
+
 zoo::GenerateOptions GivenOptions::over(
     const std::string& folder,
     const zoo::GenerateOptions& defaults) const {
@@ -113,7 +169,7 @@ zoo::GenerateOptions GivenOptions::over(
   if (is_given("--min-new-tokens")) {
     options.min_length = 0;
   }
-  options.check();
+  run([&options] { options.check(); });
   for (const char* const name :
        {"--temperature", "--top-k", "--top-p", "--min-p", "--seed"}) {
     TESSERA_CHECK(

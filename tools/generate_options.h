@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 
 #include <functional>
+#include <string>
 #include <vector>
 
 namespace tessera::tools {
@@ -20,10 +21,14 @@ class GivenOptions {
   /// @param folder of the model, with its generation_config.json.
   /// @param defaults of what neither says.
   /// @throws tessera::Error on a value out of range, and if an option is given
-  ///     that only affects sampling, and sampling is off.
+  ///     that only affects sampling or beam search, which is off.
   zoo::GenerateOptions over(
       const std::string& folder,
       const zoo::GenerateOptions& defaults) const;
+
+  /// Runs a part of the command; in its errors, the options that are given, and
+  /// those of remedies, have the names of the command line.
+  void run(const std::function<void()>& part) const;
 
   bool is_given(const char* name) const {
     return app_.count(name) > 0;
@@ -43,6 +48,8 @@ class GivenOptions {
   void take_if_given(
       const CLI::Option* option,
       Value zoo::GenerateOptions::*field);
+
+  std::string with_option_names(const std::string& text) const;
 
   CLI::App& app_;
   zoo::GenerateOptions given_;

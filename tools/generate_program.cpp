@@ -487,7 +487,8 @@ int run_generate(int argc, char** argv) {
         !arguments.is_chat && arguments.prompts.empty(),
         "--input '{}' has token sequences, which go with neither --chat nor --prompt; name a file of JSON lines .jsonl",
         arguments.input);
-    generate_tokens(arguments, given.over(arguments.model.model, {}));
+    const auto options = given.over(arguments.model.model, {});
+    given.run([&] { generate_tokens(arguments, options); });
     return 0;
   }
   zoo::GenerateOptions defaults;
@@ -497,7 +498,7 @@ int run_generate(int argc, char** argv) {
   options.add_special_tokens = !arguments.is_chat;
   options.skip_special_tokens = arguments.skip_special_tokens;
   options.tokens.fit_to_model = !given.is_given("--max-new-tokens");
-  generate_texts(arguments, options);
+  given.run([&] { generate_texts(arguments, options); });
   return 0;
 }
 

@@ -33,7 +33,9 @@ void add_remedies_of_tiers(
   }
   const bool weights_may_leave = placement.parameters != MemoryTier::kDevice ||
                                  placement.gradients != MemoryTier::kDevice;
-  if (state == 0 && !weights_may_leave) {
+  const int64_t weights = on_device(planned, MemoryPurpose::kParameters) +
+                          on_device(planned, MemoryPurpose::kGradients);
+  if (state == 0 && (weights == 0 || !weights_may_leave)) {
     return;
   }
   const std::string label = state > 0

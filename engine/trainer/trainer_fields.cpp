@@ -21,7 +21,7 @@ void visit_fields(runtime::OptionFields& fields, TrainerOptions& options) {
       "log_every",
       options.log_every,
       {.min = 1},
-      "optimizer steps per log line, which shows means over them; on CUDA the host synchronizes with the device only then");
+      "optimizer steps per log line: means over them, or the last one's, as [the log](../docs/training.md#watching-a-run) says of each value; on CUDA the host synchronizes with the device only then");
   fields.field(
       "step_timing",
       options.step_timing,

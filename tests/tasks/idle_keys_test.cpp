@@ -276,4 +276,36 @@ TEST(IdleKeys, AreNotThoseThatOthersUse) {
       Names());
 }
 
+// Objects of overrides are not merged, as those of `extends` are.
+TEST(DroppedKeys, AreNamedWithTheOverride) {
+  const TemporaryFolder folder;
+  std::ofstream(folder / "base.json") << json{
+      {"task", "language_model"},
+      {"model", {{"folder", folder.path().string()}}},
+      {"data", {{"train", "nowhere.bin"}}},
+      {"optimizer", {{"lr", 1e-3}, {"betas", {0.8, 0.9}}, {"eps", nullptr}}},
+      {"output", {{"folder", (folder / "run").string()}}}};
+  std::ofstream(folder / "train.json")
+      << R"({"extends": "base.json", "optimizer": {"weight_decay": 0.1}})";
+  const auto log_of = [&](const Names& overrides) {
+    testing::internal::CaptureStderr();
+    read_training_config(folder / "train.json", overrides);
+    return testing::internal::GetCapturedStderr();
+  };
+  const std::string log = log_of({R"(optimizer={"lr":1e-2})"});
+  EXPECT_NE(
+      log.find(
+          R"(override 'optimizer={"lr":1e-2}' replaces all that the file has of optimizer; back to the default: optimizer.betas, optimizer.weight_decay. To change single keys, write optimizer.KEY=VALUE)"),
+      std::string::npos)
+      << log;
+  EXPECT_EQ(log_of({"optimizer.lr=1e-2"}), "");
+  EXPECT_EQ(log_of({"optimizer="}), "");
+  EXPECT_EQ(
+      log_of(
+          {R"(optimizer={"lr":1e-2})",
+           "optimizer.betas=[0.7, 0.8]",
+           "optimizer.weight_decay=0.2"}),
+      "");
+}
+
 } // namespace tessera::tasks::idle_keys_test

@@ -614,4 +614,117 @@ TEST(Generate, NamesThePredictorOfAClassifier) {
   }
 }
 
+// As in configurations: GB is 10^9 bytes, GiB 2^30, with fractions.
+TEST(Generate, SizesAreReadAsInConfigurations) {
+  const TemporaryFolder folder;
+  std::ofstream(folder / "ids.json") << R"({"input_ids": [[1, 2]]})";
+  const auto output_of = [&](const std::string& size) {
+    auto words = command(folder / "ids.json", folder / "out.json");
+    words.insert(words.end(), {"--device-memory", size});
+    const auto result = tests::run_forked(1, words);
+    EXPECT_NE(result.exit_code, 0);
+    return result.output;
+  };
+  for (const auto& [size, read] :
+       {std::pair("1kb", "(1000 bytes)"),
+        std::pair("1.5KiB", "(1536 bytes)"),
+        std::pair("0.000002 GB", "(2000 bytes)"),
+        std::pair("3000", "(3000 bytes)")}) {
+    EXPECT_NE(output_of(size).find(read), std::string::npos) << output_of(size);
+  }
+  for (const char* const wrong : {"1.5", "5parsecs", "-3kB"}) {
+    const std::string output = output_of(wrong);
+    EXPECT_NE(
+        output.find(std::string("'") + wrong + "' is not a size"),
+        std::string::npos)
+        << output;
+    EXPECT_NE(output.find("--device-memory"), std::string::npos) << output;
+  }
+}
+
+// The keys of configurations mean nothing here, and room on the host does not
+// help where only layers on the device are too large.
+TEST(Generate, RemediesOfASmallBudgetAreOptions) {
+  const TemporaryFolder folder;
+  std::ofstream(folder / "ids.json") << R"({"input_ids": [[1, 2]]})";
+  auto words = command(folder / "ids.json", folder / "out.json");
+  words.insert(
+      words.end(), {"--device-memory", "4kB", "--host-memory", "1GiB"});
+  const auto result = tests::run_forked(1, words);
+  EXPECT_NE(result.exit_code, 0);
+  for (const char* const part :
+       {"--device-memory is",
+        "raise --device-memory to at least",
+        "use more ranks"}) {
+    EXPECT_NE(result.output.find(part), std::string::npos) << result.output;
+  }
+  for (const char* const part :
+       {"memory.device_bytes",
+        "memory.host_bytes",
+        "memory.nvme_path",
+        "raise --host-memory",
+        "set --nvme",
+        "sharding.modules"}) {
+    EXPECT_EQ(result.output.find(part), std::string::npos) << result.output;
+  }
+}
+
+TEST(Generate, ErrorsNameTheOptionsThatAreGiven) {
+  const TemporaryFolder folder;
+  std::ofstream(folder / "ids.json") << R"({"input_ids": [[1, 2]]})";
+  write_model(folder.path(), "gpt2"); // with so many positions
+  const auto ids = command(folder / "ids.json", folder / "out.json");
+  const std::vector<std::string> texts{
+      "generate", "--model", folder.path().string(), "--prompt", "the cat"};
+  struct Case {
+    std::vector<std::string> words;
+    std::vector<std::string> more;
+    const char* part;
+  };
+  for (const Case& one : std::vector<Case>{
+           {ids,
+            {"--num-return-sequences", "3"},
+            "--num-return-sequences is 3; without --sample"},
+           {ids, {"--num-beams", "0"}, "--num-beams is 0"},
+           {ids, {"--temperature", "-1", "--sample"}, "--temperature is -1"},
+           {ids, {"--expert", "2"}, "--expert is 2"},
+           {ids,
+            {"--device-memory", "1GB", "--nvme", "/nowhere"},
+            "--nvme: '/nowhere' is not a folder"},
+           {texts,
+            {"--max-new-tokens", "100000"},
+            "--max-new-tokens is 100000"},
+           {texts,
+            {"--max-new-tokens", "100000"},
+            "set --max-new-tokens to"}}) {
+    auto words = one.words;
+    words.insert(words.end(), one.more.begin(), one.more.end());
+    const auto result = tests::run_forked(1, words);
+    EXPECT_NE(result.exit_code, 0);
+    EXPECT_NE(result.output.find(one.part), std::string::npos) << result.output;
+  }
+}
+
+TEST(Generate, OptionsOfBeamsNeedBeams) {
+  const TemporaryFolder folder;
+  std::ofstream(folder / "ids.json") << R"({"input_ids": [[1, 2]]})";
+  for (const auto& [name, value] :
+       {std::pair("--length-penalty", "2"),
+        std::pair("--early-stopping", "yes")}) {
+    auto words = command(folder / "ids.json", folder / "out.json");
+    words.insert(words.end(), {name, value});
+    const auto alone = tests::run_forked(1, words);
+    EXPECT_NE(alone.exit_code, 0);
+    EXPECT_NE(
+        alone.output.find(
+            std::string(name) +
+            " only affects beam search, which is off; add --num-beams"),
+        std::string::npos)
+        << alone.output;
+    words.insert(words.end(), {"--num-beams", "2", "--max-new-tokens", "2"});
+    const auto beams = tests::run_forked(1, words);
+    EXPECT_EQ(beams.exit_code, 0) << beams.output;
+  }
+}
+
 } // namespace tessera::generate_test

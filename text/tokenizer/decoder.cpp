@@ -76,6 +76,10 @@ class ByteLevelDecoder : public TokenDecoder {
     }
     parts.assign(1, std::move(bytes));
   }
+
+  bool joins() const override {
+    return true;
+  }
 };
 
 /// Joins pieces with their prefix to the word before, others with a space.
@@ -148,6 +152,16 @@ class SuffixDecoder : public TokenDecoder {
     }
   }
 
+  /// With a suffix that is not at its end, the last token is another one as
+  /// soon as one follows.
+  bool may_change(const std::vector<std::string>& parts) const override {
+    std::string last = parts.back();
+    std::string followed = last;
+    replace_all(last, suffix_, "");
+    replace_all(followed, suffix_, " ");
+    return !followed.starts_with(last);
+  }
+
  private:
   std::string suffix_;
 };
@@ -183,8 +197,8 @@ class ByteFallbackDecoder : public TokenDecoder {
     parts = std::move(results);
   }
 
-  bool may_change(std::string_view token) const override {
-    return byte_of_token(token).has_value();
+  bool may_change(const std::vector<std::string>& parts) const override {
+    return byte_of_token(parts.back()).has_value();
   }
 };
 
@@ -193,6 +207,13 @@ class FuseDecoder : public TokenDecoder {
  public:
   void apply(std::vector<std::string>& parts) const override {
     parts.assign(1, joined(parts));
+  }
+
+  bool joins() const override {
+    return true;
+  }
+  bool takes_joined() const override {
+    return true;
   }
 };
 
@@ -216,6 +237,22 @@ class StripDecoder : public TokenDecoder {
       }
       part = std::string(text);
     }
+  }
+
+  /// What is not taken ends the beginning.
+  bool is_context(const std::vector<std::string>& parts) const override {
+    return start_ <= 0 ||
+           std::any_of(
+               parts.begin(), parts.end(), [this](const std::string& part) {
+                 std::string_view text = part;
+                 while (text.starts_with(content_)) {
+                   text.remove_prefix(content_.size());
+                 }
+                 return !text.empty();
+               });
+  }
+  bool takes_joined() const override {
+    return true;
   }
 
  private:
@@ -248,6 +285,11 @@ class ReplaceDecoder : public TokenDecoder {
     }
   }
 
+  /// One character is in one token; more may be in several.
+  bool takes_joined() const override {
+    return pattern_.is_character();
+  }
+
  private:
   Pattern pattern_;
   std::string by_;
@@ -278,12 +320,58 @@ class CtcDecoder : public TokenDecoder {
   bool cleans_up_;
 };
 
+/// Whether a match of a rule of kCleanUp, or of one in what others leave, may
+/// begin in `text` and end behind it. Rules begin with a space and take out
+/// nothing but spaces, so the last character stays, and is none of the last
+/// ones of a match.
+bool ends_in_rule(std::string_view text) {
+  if (text.empty()) {
+    return false;
+  }
+  const auto follows = [text](std::string_view characters) {
+    return text.size() > 1 &&
+           characters.find(text[text.size() - 2]) != characters.npos;
+  };
+  switch (text.back()) {
+    case ' ':
+    case '\'':
+      return true;
+    case 'n':
+      return follows(" ");
+    case 'v':
+    case 'r':
+      return follows(" '");
+    default:
+      return false;
+  }
+}
+
 class CleaningDecoder : public TokenDecoder {
  public:
   explicit CleaningDecoder(std::unique_ptr<const TokenDecoder> decoder)
       : decoder_(std::move(decoder)) {}
 
   void apply(std::vector<std::string>& parts) const override {
+    std::string text = uncleaned(std::move(parts));
+    for (const auto& [search, by] : kCleanUp) {
+      replace_all(text, search, by);
+    }
+    parts.assign(1, std::move(text));
+  }
+
+  bool may_change(const std::vector<std::string>& parts) const override {
+    return (decoder_ != nullptr && decoder_->may_change(parts)) ||
+           ends_in_rule(uncleaned(parts));
+  }
+  bool is_context(const std::vector<std::string>& parts) const override {
+    return decoder_ == nullptr || decoder_->is_context(parts);
+  }
+  bool joins() const override {
+    return true;
+  }
+
+ private:
+  std::string uncleaned(std::vector<std::string> parts) const {
     if (decoder_ != nullptr) {
       decoder_->apply(parts);
     } else {
@@ -291,33 +379,9 @@ class CleaningDecoder : public TokenDecoder {
         parts[i].insert(0, " ");
       }
     }
-    std::string text = joined(parts);
-    for (const auto& [search, by] : kCleanUp) {
-      replace_all(text, search, by);
-    }
-    parts.assign(1, std::move(text));
+    return joined(parts);
   }
 
-  /// Whether what a rule takes out may begin in the token.
-  bool may_change(std::string_view token) const override {
-    if (decoder_ != nullptr && decoder_->may_change(token)) {
-      return true;
-    }
-    std::string text(token);
-    replace_all(text, "\u2581", " ");
-    for (const auto& [search, by] : kCleanUp) {
-      for (size_t size = 1; size < search.size(); ++size) {
-        // Tokens before this one, or the decoder, may make the rest of it.
-        const std::string_view begin = search.substr(0, size);
-        if (text.ends_with(begin) || begin.ends_with(text)) {
-          return true;
-        }
-      }
-    }
-    return false;
-  }
-
- private:
   std::unique_ptr<const TokenDecoder> decoder_;
 };
 
@@ -326,7 +390,11 @@ class DecoderSequence : public TokenDecoder {
  public:
   explicit DecoderSequence(const JsonValue& section) {
     for (const JsonValue& item : section.at("decoders").elements()) {
-      decoders_.push_back(read_decoder(item));
+      std::unique_ptr<const TokenDecoder> decoder = read_decoder(item);
+      needs_all_ = needs_all_ || (joins_ && !decoder->takes_joined());
+      takes_joined_ = takes_joined_ && decoder->takes_joined();
+      joins_ = joins_ || decoder->joins();
+      decoders_.push_back(std::move(decoder));
     }
   }
 
@@ -336,15 +404,42 @@ class DecoderSequence : public TokenDecoder {
     }
   }
 
-  bool may_change(std::string_view token) const override {
-    return std::any_of(
-        decoders_.begin(), decoders_.end(), [token](const auto& decoder) {
-          return decoder->may_change(token);
-        });
+  bool may_change(const std::vector<std::string>& parts) const override {
+    if (needs_all_) {
+      return true;
+    }
+    std::vector<std::string> rewritten = parts;
+    for (const auto& decoder : decoders_) {
+      if (rewritten.empty() || decoder->may_change(rewritten)) {
+        return true;
+      }
+      decoder->apply(rewritten);
+    }
+    return false;
+  }
+  bool is_context(const std::vector<std::string>& parts) const override {
+    std::vector<std::string> rewritten = parts;
+    for (const auto& decoder : decoders_) {
+      if (rewritten.empty() || !decoder->is_context(rewritten)) {
+        return false;
+      }
+      decoder->apply(rewritten);
+    }
+    return !needs_all_;
+  }
+  bool joins() const override {
+    return joins_;
+  }
+  bool takes_joined() const override {
+    return takes_joined_;
   }
 
  private:
   std::vector<std::unique_ptr<const TokenDecoder>> decoders_;
+  bool joins_ = false;
+  bool takes_joined_ = true;
+  /// Whether one rewrites a joined text in a way that only its end decides.
+  bool needs_all_ = false;
 };
 
 } // namespace

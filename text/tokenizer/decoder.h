@@ -7,7 +7,6 @@
 
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace tessera::text {
@@ -19,9 +18,25 @@ class TokenDecoder {
   /// Rewrites the parts of a text, which are tokens at first; the text is all
   /// of them. Parts need not be valid UTF-8.
   virtual void apply(std::vector<std::string>& parts) const = 0;
-  /// Whether a token that comes after `token` may change what that one and
-  /// those before it become.
-  virtual bool may_change(std::string_view /*token*/) const {
+  /// Whether tokens that come after `parts` may change what those become,
+  /// rather than follow it.
+  /// @param parts the tokens so far: of the text, or after some is_context().
+  virtual bool may_change(const std::vector<std::string>& /*parts*/) const {
+    return false;
+  }
+  /// Whether what comes after `parts` becomes the same whichever tokens stand
+  /// before them.
+  /// @param parts at least one token, somewhere in a text.
+  virtual bool is_context(const std::vector<std::string>& /*parts*/) const {
+    return true;
+  }
+  /// Whether apply() makes one part of all.
+  virtual bool joins() const {
+    return false;
+  }
+  /// Whether may_change() and is_context() are right for parts that were
+  /// joined before, too.
+  virtual bool takes_joined() const {
     return false;
   }
 };

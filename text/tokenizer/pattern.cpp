@@ -42,6 +42,11 @@ void Pattern::find_all(std::string_view text, std::vector<ByteRange>& matches)
   }
 }
 
+bool Pattern::is_character() const {
+  const auto* const text = std::get_if<std::string>(&label_);
+  return text != nullptr && count_code_points(*text) == 1;
+}
+
 Pattern read_pattern(const runtime::JsonValue& section) {
   const auto text = section.find("String");
   const auto regex = section.find("Regex");

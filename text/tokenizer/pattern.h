@@ -24,6 +24,9 @@ class Pattern {
   /// empty, but not right behind another one. An empty text has none.
   void find_all(std::string_view text, std::vector<ByteRange>& matches) const;
 
+  /// Whether it is a string of one character.
+  bool is_character() const;
+
  private:
   std::variant<std::string, Regex> label_;
 };

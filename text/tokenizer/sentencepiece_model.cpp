@@ -388,7 +388,7 @@ std::unique_ptr<const TokenModel> make_token_model(
           std::move(vocabulary), model, unk);
     default:
       TESSERA_FAIL(
-          "{} has the model_type WORD, which is not supported; train one with --model_type=unigram or bpe",
+          "{} has the model_type WORD, which is not supported; train one with --model_type=unigram, bpe or char",
           model.origin);
   }
 }

@@ -186,6 +186,16 @@ class SentencePieceDecoding : public TokenDecoder {
     parts.assign(1, std::move(text));
   }
 
+  /// Spaces go at the beginning of the text only, which some text ends.
+  bool is_context(const std::vector<std::string>& parts) const override {
+    std::vector<std::string> text = parts;
+    apply(text);
+    return !text.front().empty();
+  }
+  bool joins() const override {
+    return true;
+  }
+
  private:
   static void append_spaced(std::string_view part, std::string& text) {
     while (!part.empty()) {

@@ -313,19 +313,63 @@ std::vector<int64_t> Tokenizer::ids(std::string_view text) const {
   return encode(text, {.add_special_tokens = false}).ids();
 }
 
+namespace {
+
+/// The tokens that a text is decoded from.
+std::vector<std::string> decoded_tokens(
+    const Tokenizer& tokenizer,
+    const std::vector<int64_t>& ids,
+    bool skips_special) {
+  const auto& decoded = TokenizerReader::parts_of(tokenizer).decoded;
+  std::vector<std::string> tokens;
+  tokens.reserve(ids.size());
+  for (const int64_t id : ids) {
+    const auto added = decoded.find(id);
+    const std::string& text =
+        added != decoded.end() ? added->second : tokenizer.token(id);
+    if (!text.empty() && !(skips_special && tokenizer.is_special(id))) {
+      tokens.push_back(text);
+    }
+  }
+  return tokens;
+}
+
+/// Whether ids that follow `ids` are decoded as after all that stand before
+/// them.
+bool is_context(
+    const Tokenizer& tokenizer,
+    const std::vector<int64_t>& ids,
+    bool skips_special) {
+  const auto tokens = decoded_tokens(tokenizer, ids, skips_special);
+  const auto& decoder = TokenizerReader::parts_of(tokenizer).decoder;
+  return !tokens.empty() && (decoder == nullptr || decoder->is_context(tokens));
+}
+
+/// More than a character has.
+constexpr size_t kFewestBefore = 16;
+
+/// The end of `ids`, enough to decode what follows.
+std::vector<int64_t> context_in(
+    const Tokenizer& tokenizer,
+    std::vector<int64_t> ids,
+    bool skips_special) {
+  for (size_t count = kFewestBefore; count < ids.size(); count *= 2) {
+    std::vector<int64_t> last(
+        ids.end() - static_cast<int64_t>(count), ids.end());
+    if (is_context(tokenizer, last, skips_special)) {
+      return last;
+    }
+  }
+  return ids;
+}
+
+} // namespace
+
 std::string Tokenizer::decode(
     const std::vector<int64_t>& ids,
     bool skip_special_tokens) const {
-  std::vector<std::string> parts;
-  parts.reserve(ids.size());
-  for (const int64_t id : ids) {
-    const auto added = parts_->decoded.find(id);
-    const std::string& text =
-        added != parts_->decoded.end() ? added->second : token(id);
-    if (!text.empty() && !(skip_special_tokens && is_special(id))) {
-      parts.push_back(text);
-    }
-  }
+  std::vector<std::string> parts =
+      decoded_tokens(*this, ids, skip_special_tokens);
   std::string text;
   if (parts_->decoder != nullptr) {
     parts_->decoder->apply(parts);
@@ -437,7 +481,8 @@ const TokenizerSettings& Tokenizer::settings() const {
 }
 
 bool Tokenizer::may_change_text(int64_t id) const {
-  return parts_->decoder != nullptr && parts_->decoder->may_change(token(id));
+  return parts_->decoder != nullptr && !token(id).empty() &&
+         parts_->decoder->may_change({token(id)});
 }
 
 DecodeStream::DecodeStream(
@@ -446,30 +491,32 @@ DecodeStream::DecodeStream(
     std::vector<int64_t> before)
     : tokenizer_(std::move(tokenizer)),
       skips_special_(skip_special_tokens),
-      ids_(std::move(before)),
+      ids_(context_in(tokenizer_, std::move(before), skips_special_)),
       prefix_count_(ids_.size()),
       prefix_(tokenizer_.decode(ids_, skips_special_)) {}
 
 std::string DecodeStream::add(int64_t id) {
+  if (decoded_tokens(tokenizer_, {id}, skips_special_).empty()) {
+    return "";
+  }
   ids_.push_back(id);
-  const bool is_left_out = tokenizer_.token(id).empty() ||
-                           (skips_special_ && tokenizer_.is_special(id));
-  if (is_left_out || tokenizer_.may_change_text(id)) {
+  const auto& decoder = TokenizerReader::parts_of(tokenizer_).decoder;
+  if (decoder != nullptr &&
+      decoder->may_change(decoded_tokens(tokenizer_, ids_, skips_special_))) {
     return "";
   }
   std::string completed = rest();
   if (completed.empty() || completed.ends_with(kReplacementUtf8)) {
     return "";
   }
-  // Spaces at the beginning may be dropped, as they would be of a whole text:
-  // what is kept begins with something else.
-  const std::vector<int64_t> later(
+  std::vector<int64_t> last(
       ids_.begin() + static_cast<int64_t>(prefix_count_), ids_.end());
-  if (tokenizer_.decode(later, skips_special_).find_first_not_of(' ') !=
-      std::string::npos) {
-    ids_ = later;
+  if (is_context(tokenizer_, last, skips_special_)) {
+    ids_ = std::move(last);
+    prefix_ = tokenizer_.decode(ids_, skips_special_);
+  } else {
+    prefix_ += completed;
   }
-  prefix_ = tokenizer_.decode(ids_, skips_special_);
   prefix_count_ = ids_.size();
   return completed;
 }

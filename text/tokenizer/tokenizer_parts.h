@@ -56,6 +56,9 @@ class TokenizerReader {
     return std::make_shared<Tokenizer::Parts>();
   }
   using Parts = Tokenizer::Parts;
+  static const Parts& parts_of(const Tokenizer& tokenizer) {
+    return *tokenizer.parts_;
+  }
 };
 
 /// Fills the parts that a tokenizer.json describes.

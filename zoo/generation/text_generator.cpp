@@ -16,8 +16,6 @@ namespace tessera::zoo {
 
 namespace {
 
-/// Of a prompt, to decode what follows it: more than a character has.
-constexpr size_t kTokensBefore = 16;
 /// More tokens than bytes of a stop string decide whether a text contains it.
 constexpr size_t kTokensAround = 8;
 constexpr size_t kShownBytes = 40;
@@ -30,12 +28,6 @@ std::string shown(std::string_view text) {
   }
   return std::string(text.substr(0, bytes)) +
          (bytes < text.size() ? "..." : "");
-}
-
-/// The end of a prompt.
-std::vector<int64_t> last_of(const std::vector<int64_t>& tokens) {
-  const size_t first = tokens.size() - std::min(tokens.size(), kTokensBefore);
-  return {tokens.begin() + static_cast<int64_t>(first), tokens.end()};
 }
 
 size_t longest_in(const std::vector<std::string>& texts) {
@@ -68,7 +60,7 @@ class TextGenerator::Row {
       const std::vector<int64_t>& before,
       const GenerateOptions& options)
       : options_(options),
-        stream_(tokenizer, skips_special, last_of(before)),
+        stream_(tokenizer, skips_special, before),
         filter_(options.stop_strings) {}
 
   /// @return what is sure of the text; empty after the end.
@@ -254,12 +246,15 @@ std::vector<GeneratedText> TextGenerator::write(
                int64_t row, std::span<const int64_t> written) {
       const auto text = static_cast<size_t>(row / options.num_beams);
       const bool is_complete = written.size() <= around;
+      const auto earlier =
+          written.first(is_complete ? 0 : written.size() - around);
       Row replayed(
           tokenizer_,
           options_.skip_special_tokens,
-          is_complete ? before[text] : std::vector<int64_t>{},
+          is_complete ? before[text]
+                      : std::vector<int64_t>(earlier.begin(), earlier.end()),
           options);
-      for (const int64_t token : is_complete ? written : written.last(around)) {
+      for (const int64_t token : written.subspan(earlier.size())) {
         replayed.add(token);
       }
       return replayed.is_stopped();

@@ -5,10 +5,12 @@
 #include "tessera/text/tokenizer/utf8.h"
 
 #include "support/expect_error.h"
+#include "support/temporary_folder.h"
 #include "zoo/support.h"
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <iterator>
 #include <random>
 #include <string>
@@ -220,6 +222,167 @@ TEST(Tokenizer, StreamsOfRandomIdsAreTheirDecodedText) {
           << name << " " << nlohmann::json(ids);
     }
   }
+}
+
+namespace {
+
+/// Words and spaces as decoders of several kinds take them.
+nlohmann::json tokenizer_with_decoder(const nlohmann::json& decoder) {
+  nlohmann::json vocabulary;
+  for (const char* const token :
+       {"<unk>", "\u2581",  "\u2581\u2581", "\u2581the", "o",      "n",
+        "'",     "'s",      "n't",          "s",         "</w>",   "o</w>",
+        "'</w>", "n't</w>", "a</w>b</w>",   "##t",       "##.",    ".",
+        "do",    "not",     "<0x0A>",       "<0xC3>",    "<0xA9>", "<pad>",
+        "|",     "ab",      "'v",           "ve",        "v",      "e"}) {
+    vocabulary[token] = vocabulary.size();
+  }
+  return {
+      {"version", "1.0"},
+      {"added_tokens", nlohmann::json::array()},
+      {"normalizer", nullptr},
+      {"pre_tokenizer", nullptr},
+      {"post_processor", nullptr},
+      {"decoder", decoder},
+      {"model",
+       {{"type", "WordLevel"}, {"vocab", vocabulary}, {"unk_token", "<unk>"}}}};
+}
+
+/// The pieces of a stream of random ids, of few that recur, are their text,
+/// also where a part of them is given as what is already written.
+void check_streams(
+    const Tokenizer& tokenizer,
+    const std::string& name,
+    std::mt19937& random) {
+  for (int round = 0; round < 120; ++round) {
+    Ids few(2 + random() % 4);
+    for (int64_t& id : few) {
+      id = static_cast<int64_t>(random() % tokenizer.size());
+    }
+    if (const auto space = tokenizer.id_of("\u2581")) {
+      few.front() = *space;
+    }
+    Ids ids(1 + random() % 60);
+    for (int64_t& id : ids) {
+      id = few[random() % few.size()];
+    }
+    const bool skips = round % 2 == 0;
+    const std::string decoded = tokenizer.decode(ids, skips);
+    for (const bool has_prompt : {false, true}) {
+      const size_t given = has_prompt ? random() % ids.size() : 0;
+      const Ids before(ids.begin(), ids.begin() + given);
+      std::string streamed = tokenizer.decode(before, skips);
+      if (!decoded.starts_with(streamed)) {
+        continue; // what is written is not the beginning of the text
+      }
+      DecodeStream stream(tokenizer, skips, before);
+      for (size_t i = given; i < ids.size(); ++i) {
+        streamed += stream.add(ids[i]);
+      }
+      EXPECT_EQ(streamed + stream.finish(), decoded)
+          << name << " " << nlohmann::json(ids) << " after " << given;
+    }
+  }
+}
+
+} // namespace
+
+TEST(Tokenizer, StreamsAreTheDecodedTextWithEveryDecoder) {
+  std::mt19937 random(5);
+  for (const char* const name : kFamilies) {
+    check_streams(family(name), name, random);
+  }
+  for (const auto& file :
+       std::filesystem::directory_iterator(fixture("token_models"))) {
+    if (file.path().extension() == ".model") {
+      check_streams(
+          Tokenizer::from_file(file.path()), file.path().filename(), random);
+    }
+  }
+  const auto replace = [](const char* kind, const char* by) {
+    return nlohmann::json{
+        {"type", "Replace"}, {"pattern", {{kind, "\u2581"}}}, {"content", by}};
+  };
+  const nlohmann::json fuse{{"type", "Fuse"}};
+  const nlohmann::json bytes{{"type", "ByteFallback"}};
+  const auto strip = [](int start, int stop) {
+    return nlohmann::json{
+        {"type", "Strip"}, {"content", " "}, {"start", start}, {"stop", stop}};
+  };
+  const auto word_piece = [](bool cleans) {
+    return nlohmann::json{
+        {"type", "WordPiece"}, {"prefix", "##"}, {"cleanup", cleans}};
+  };
+  const auto sequence = [](const std::vector<nlohmann::json>& decoders) {
+    return nlohmann::json{{"type", "Sequence"}, {"decoders", decoders}};
+  };
+  const nlohmann::json straddling{
+      {"type", "Replace"}, {"pattern", {{"String", "oo"}}}, {"content", "b"}};
+  for (const nlohmann::json& decoder :
+       {nlohmann::json(),
+        nlohmann::json{{"type", "ByteLevel"}},
+        nlohmann::json{{"type", "BPEDecoder"}, {"suffix", "</w>"}},
+        nlohmann::json{
+            {"type", "Metaspace"},
+            {"replacement", "\u2581"},
+            {"prepend_scheme", "always"}},
+        nlohmann::json{
+            {"type", "Metaspace"},
+            {"replacement", "\u2581"},
+            {"prepend_scheme", "never"}},
+        nlohmann::json{
+            {"type", "CTC"},
+            {"pad_token", "<pad>"},
+            {"word_delimiter_token", "|"},
+            {"cleanup", true}},
+        word_piece(true),
+        word_piece(false),
+        sequence({replace("String", " "), bytes, fuse, strip(1, 0)}),
+        sequence({replace("String", " "), bytes, fuse, strip(3, 0)}),
+        sequence({replace("Regex", " "), fuse, strip(2, 2)}),
+        sequence({replace("String", " "), strip(1, 1), fuse}),
+        sequence({fuse, replace("String", " "), strip(3, 0)}),
+        sequence({bytes, fuse, straddling}),
+        sequence({straddling, fuse})}) {
+    for (const bool cleans : {false, true}) {
+      const TemporaryFolder folder;
+      runtime::write_file_atomically(
+          folder / "tokenizer.json", tokenizer_with_decoder(decoder).dump());
+      runtime::write_file_atomically(
+          folder / "tokenizer_config.json",
+          nlohmann::json{
+              {"tokenizer_class", "PreTrainedTokenizerFast"},
+              {"clean_up_tokenization_spaces", cleans}}
+              .dump());
+      check_streams(
+          Tokenizer::from_folder(folder.path()),
+          decoder.dump() + (cleans ? ", cleaned" : ""),
+          random);
+    }
+  }
+}
+
+// Spaces at the beginning go, and none that follows.
+TEST(Tokenizer, StreamsKeepSpacesBetweenTokens) {
+  const auto tokenizer =
+      Tokenizer::from_file(fixture("token_models/unigram_0.model"));
+  const int64_t space = *tokenizer.id_of("\u2581");
+  const int64_t word = tokenizer.ids("the").front();
+  DecodeStream stream(tokenizer);
+  std::string streamed;
+  std::vector<std::string> pieces;
+  for (const int64_t id : {space, space, word, space, space, space, word}) {
+    pieces.push_back(stream.add(id));
+  }
+  const std::string text = tokenizer.decode({word});
+  EXPECT_EQ(pieces[2], text);
+  EXPECT_EQ(pieces[3], " "); // as it comes
+  for (const std::string& piece : pieces) {
+    streamed += piece;
+  }
+  EXPECT_EQ(
+      streamed + stream.finish(),
+      tokenizer.decode({space, space, word, space, space, space, word}));
 }
 
 // What follows a prompt, whose text is already written.
