@@ -162,7 +162,8 @@ class Engine {
 
   /// Adds a gradient that backward() did not compute, e.g. one from
   /// torch::autograd::grad, to that of `parameter`, averaged over the ranks.
-  /// Collective.
+  /// Of a parameter that pipeline stages share, averaged over theirs: each of
+  /// these stages calls it as often. Collective.
   /// @param gradient this rank's whole gradient, of the parameter's shape; of a
   ///   parameter that tensor-parallel ranks divide, the whole, as grad() has
   ///   it, or this rank's part.

@@ -2,7 +2,7 @@
 #pragma once
 // `inspect_model()` and `inspect_tensor()` summarize the parameters, gradients
 // and hidden states of a wrapped model. Print the result with format_summary()
-// on one rank.
+// on one rank, in a pipeline on one rank of each pipeline stage.
 
 #include "tessera/engine/engine.h"
 #include "tessera/sharding/inspection/inspect.h"
@@ -14,9 +14,10 @@ namespace tessera {
 
 /// Summarizes every parameter whose whole name matches the regular expression
 /// `pattern`, and its gradient as Engine::grad() returns it; there is none
-/// after step(). What tensor-parallel ranks divide is summarized as a whole.
-/// Computed from the shards, without all-gathers. Collective, also over
-/// tensor-parallel ranks.
+/// after step(). What tensor-parallel ranks divide is summarized as a whole; in
+/// a pipeline, each rank has the rows of its own pipeline stage alone. Computed
+/// from the shards, without all-gathers. Collective, also over tensor-parallel
+/// ranks and pipeline stages.
 std::vector<TensorSummary> inspect_model(
     Engine& engine,
     const std::string& pattern = ".*");

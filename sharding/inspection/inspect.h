@@ -40,7 +40,8 @@ std::vector<TensorSummary> inspect_model(
 /// gathered. Gradients are divided by `gradient_scale`; before a step they are
 /// averages over the ranks. Of divided experts, each rank has the rows of its
 /// own, also where `pattern` matches the names of those on another rank alone.
-/// Collective over the ranks of a pipeline stage.
+/// The rows are those of this pipeline stage. Collective over its ranks, and
+/// over those of all pipeline stages if they share parameters.
 std::vector<TensorSummary> inspect_model(
     sharding::Pager& pager,
     const std::string& pattern,

@@ -114,7 +114,9 @@ struct LoadWeightsReport {
   std::vector<std::string> not_chosen;
   /// Tensors of the checkpoint that are not in the module.
   std::vector<std::string> unexpected;
-  /// Tensors of the checkpoint that `rename`, or the choice, left out.
+  /// Tensors of the checkpoint that `rename`, or the choice, left out, or whose
+  /// name is a second one of a tied parameter that has other values under the
+  /// first; not strict.
   std::vector<std::string> left_out;
   /// With `optimizer_state`, the trained parameters among the loaded ones whose
   /// state was loaded, and those whose state is as before, because the
@@ -130,7 +132,8 @@ struct LoadWeightsReport {
 
 /// Loads a checkpoint into parameters and registered buffers. Floating-point
 /// values are converted to the dtype of the module. Buffers may be missing. A
-/// tied parameter may be stored under any of its names. The checkpoint has
+/// tied parameter may be stored under any of its names, under several with the
+/// same values. The checkpoint has
 /// whole tensors: of a parameter that tensor-parallel ranks divide, each reads
 /// its partition.
 ///
