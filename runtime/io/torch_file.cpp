@@ -393,13 +393,8 @@ TorchTensor TorchFile::tensor(const PickleNode& node, const std::string& name)
       const std::string flag = set_metadata(*metadata);
       TESSERA_CHECK(
           flag.empty(),
-          "{}: the tensor '{}' has PyTorch's '{}' bit: its values are {} in the file; save tensor{}.clone() in its place",
-          source_,
-          name,
+          "it has PyTorch's '{}' bit: its values are not those in the file; save tensor{}.clone() in its place",
           flag,
-          flag == "neg"    ? "stored with the other sign"
-          : flag == "conj" ? "stored unconjugated"
-                           : "not those",
           flag == "neg"    ? ".resolve_neg()"
           : flag == "conj" ? ".resolve_conj()"
                            : "");

@@ -339,29 +339,6 @@ TEST(PartialLoad, FilesThatOneRankCannotOpenAreTheErrorOfAll) {
   });
 }
 
-// torch.save({"weight": torch._neg_view(torch.tensor([1., 2.]))}, file,
-// _use_new_zipfile_serialization=False): -1 and -2, stored as 1 and 2.
-TEST(PartialLoad, NegativesOfWhatIsStoredAreRefused) {
-  const TemporaryFolder folder;
-  using namespace std::string_literals;
-  std::ofstream(folder / "negative.pt", std::ios::binary)
-      << "\200\002\212\012l\374\234F\371 j\250P\031.\200\002M\351\003.\200"
-         "\002}q\000(X\020\000\000\000protocol_versionq\001M\351\003X\015"
-         "\000\000\000little_endianq\002\210X\012\000\000\000type_sizesq\003"
-         "}q\004(X\005\000\000\000shortq\005K\002X\003\000\000\000intq\006K"
-         "\004X\004\000\000\000longq\007K\004uu.\200\002}q\000X\006\000\000"
-         "\000weightq\001ctorch._utils\012_rebuild_tensor_v2\012q\002((X\007"
-         "\000\000\000storageq\003ctorch\012FloatStorage\012q\004X\016\000"
-         "\000\00093937411957264q\005X\003\000\000\000cpuq\006K\002Ntq\007QK"
-         "\000K\002\205q\010K\001\205q\011\211ccollections\012OrderedDict"
-         "\012q\012)Rq\013}q\014X\003\000\000\000negq\015\210stq\016Rq\017s."
-         "\200\002]q\000X\016\000\000\00093937411957264q\001a.\002\000\000"
-         "\000\000\000\000\000\000\000\200\077\000\000\000@"s;
-  expect_error(
-      [&] { open_weights(folder / "negative.pt"); },
-      {"negative.pt", "'weight' cannot be read", "resolve_neg()"});
-}
-
 TEST(PartialLoad, SaysWhichStateIsNotThere) {
   const TemporaryFolder folder;
   save_restless(folder, 2);
