@@ -302,8 +302,8 @@ std::array<int64_t, 2> peak_device_mib(at::Device device) {
   if (!device.is_cuda()) {
     return {0, 0};
   }
-  const auto stats = c10::getDeviceAllocator(device.type())
-                         ->getDeviceStats(device.index());
+  const auto stats =
+      c10::getDeviceAllocator(device.type())->getDeviceStats(device.index());
   return {
       stats.allocated_bytes[0].peak / (1 << 20),
       stats.reserved_bytes[0].peak / (1 << 20)};

@@ -20,8 +20,8 @@
 namespace tessera::runtime {
 
 /// Replaces the kernels of mm, addmm, add_, sum and copy_ for tensors of the
-/// device, or puts LibTorch's back. In the whole process. Idempotent. Do not call it while
-/// operators run. Dry runs then count what the kernels take.
+/// device, or puts LibTorch's back. In the whole process. Idempotent. Do not
+/// call it while operators run. Dry runs then count what the kernels take.
 /// @param device an accelerator whose kernels LibTorch has loaded.
 void use_fast_operators(bool use, c10::DeviceType device);
 

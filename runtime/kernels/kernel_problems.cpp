@@ -547,17 +547,17 @@ KernelProblem sums_problem(ElementType type) {
           results.push_back(
               {formatted("columns of {}", features),
                sums,
-               type == ElementType::kFloat32    ? 0
-                   : type == ElementType::kFloat16 ? 0x1p-10
-                                                   : 0x1p-7,
+               type == ElementType::kFloat32   ? 0
+               : type == ElementType::kFloat16 ? 0x1p-10
+                                               : 0x1p-7,
                0x1p-20});
         }
         return results;
       }};
 }
 
-/// From rows without to rows with a gap, longer than a block's: odd ones in both
-/// orders of alignment, and in packs.
+/// From rows without to rows with a gap, longer than a block's: odd ones in
+/// both orders of alignment, and in packs.
 KernelProblem row_copy_problem() {
   return {
       .kernel = kRowCopyKernel,

@@ -353,17 +353,17 @@ void column_sums(const ColumnSums& sums) {
 
 void copy_rows(const RowCopy& rows) {
   const detail::PlainOperators plain;
-  const auto matrices =
-      [&](const void* data, int64_t batch_stride, int64_t stride) {
-        return array_tensor(
-                   data,
-                   (rows.batches - 1) * batch_stride +
-                       (rows.rows - 1) * stride + rows.columns,
-                   at::kShort)
-            .as_strided(
-                {rows.batches, rows.rows, rows.columns},
-                {batch_stride, stride, 1});
-      };
+  const auto matrices = [&](const void* data,
+                            int64_t batch_stride,
+                            int64_t stride) {
+    return array_tensor(
+               data,
+               (rows.batches - 1) * batch_stride + (rows.rows - 1) * stride +
+                   rows.columns,
+               at::kShort)
+        .as_strided(
+            {rows.batches, rows.rows, rows.columns}, {batch_stride, stride, 1});
+  };
   matrices(rows.to, rows.to_batch_stride, rows.to_stride)
       .copy_(matrices(rows.from, rows.from_batch_stride, rows.from_stride));
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `BiasRows` is the argument of the kernel that adds a bias, `ColumnSums` of the
-// one that adds up its gradient, `RowCopy` of the one that copies matrices.
+// `BiasRows` is the argument of the kernel that adds a bias, `ColumnSums` of
+// the one that adds up its gradient, `RowCopy` of the one that copies matrices.
 // Plain C++: CUDA sources include it.
 
 #include "tessera/runtime/kernels/pack_shard.h"
@@ -30,8 +30,8 @@ struct ColumnSums {
   ElementType type; ///< of x and sums; not kFloat64
 };
 
-/// Sums that blocks of threads add up before the last pass: so many of them that
-/// all have work.
+/// Sums that blocks of threads add up before the last pass: so many of them
+/// that all have work.
 inline int64_t column_sum_parts(int64_t rows, int64_t features) {
   constexpr int64_t kBlocks = 512; // that fill an accelerator
   constexpr int64_t kColumns = 256; // of a block

@@ -171,8 +171,10 @@ __global__ void __launch_bounds__(kCopyThreads)
 /// Two neighboring elements at any address. A word that begins at an even one
 /// has both; else each of two words has one.
 /// @param is_last whether nothing behind them may be read.
-__device__ inline uint32_t
-load_pair(const uint16_t* from, bool is_odd, bool is_last) {
+__device__ inline uint32_t load_pair(
+    const uint16_t* from,
+    bool is_odd,
+    bool is_last) {
   if (!is_odd) {
     return *reinterpret_cast<const uint32_t*>(from);
   }
@@ -280,9 +282,8 @@ cudaError_t launch_sums(const ColumnSums& in, cudaStream_t stream) {
   constexpr int kPack = 16 / sizeof(T);
   constexpr int kPartPack = 4;
   const int64_t parts = column_sum_parts(in.rows, in.features);
-  const bool parts_packed =
-      in.features % kPack == 0 &&
-      is_aligned(in.parts, kPackAlignment<float, kPack>);
+  const bool parts_packed = in.features % kPack == 0 &&
+                            is_aligned(in.parts, kPackAlignment<float, kPack>);
   const cudaError_t error = launch_sum_pass<T, float, kPack>(
       {in.x, in.parts, in.rows, in.features},
       parts,
@@ -330,9 +331,9 @@ cudaError_t launch_column_sums(const ColumnSums& in, cudaStream_t stream) {
 
 cudaError_t launch_copy_rows(const RowCopy& in, cudaStream_t stream) {
   const bool packed = is_packed(in);
-  const int64_t per_block =
-      packed ? int64_t{kCopyThreads} * kCopyPacks * kCopyPack
-             : int64_t{kCopyThreads} * kCopyWords * 2;
+  const int64_t per_block = packed
+                                ? int64_t{kCopyThreads} * kCopyPacks * kCopyPack
+                                : int64_t{kCopyThreads} * kCopyWords * 2;
   const dim3 grid(
       static_cast<unsigned>((in.columns + per_block - 1) / per_block),
       static_cast<unsigned>(std::min(in.batches * in.rows, kCopyRows)));

@@ -175,8 +175,7 @@ TEST_P(StorageReplaced, WritesOutsideAWritableScopeAreRefused) {
 // Its forward writes to the rows that it takes.
 TEST_P(StorageReplaced, AnEmbeddingWithAMaximalNormIsRefused) {
   run_ranks(GetParam(), [](World&) {
-    torch::nn::Embedding net(
-        torch::nn::EmbeddingOptions(5, 3).max_norm(0.1));
+    torch::nn::Embedding net(torch::nn::EmbeddingOptions(5, 3).max_norm(0.1));
     EngineOptions options;
     options.log_memory = false;
     const Engine engine = wrap(net, options);

@@ -247,7 +247,8 @@ TEST(TiedStages, OtherCopiesAreNotSaved) {
     for (const auto& page : job.engine().pager().pages()) {
       if (page->ranks.copies() != nullptr && job.stage() == 1) {
         const torch::NoGradGuard no_grad;
-        sharding::GatherScopes::write_master(*page, page->master().load() * 1.5);
+        sharding::GatherScopes::write_master(
+            *page, page->master().load() * 1.5);
       }
     }
     expect_error(

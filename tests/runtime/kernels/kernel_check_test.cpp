@@ -58,8 +58,8 @@ TEST(KernelProblems, AreOneForEachKernel) {
     }
     EXPECT_EQ(numbers.size(), kernel_problems().size());
     EXPECT_EQ(names.size(), kernel_problems().size());
-    // Not: the block format of float64, norms of float32 and float64, biases and
-    // sums of float64.
+    // Not: the block format of float64, norms of float32 and float64, biases
+    // and sums of float64.
     EXPECT_EQ(numbers.size(), kKernels - kCodeTypes - 4);
   });
 }

@@ -144,8 +144,7 @@ inline const runtime::DeviceKernels& shim_kernels() {
           },
       .column_sums =
           [](const runtime::ColumnSums& sums) {
-            EXPECT_EQ(
-                runtime::launch_column_sums(sums, nullptr), cudaSuccess);
+            EXPECT_EQ(runtime::launch_column_sums(sums, nullptr), cudaSuccess);
           },
       .copy_rows =
           [](const runtime::RowCopy& rows) {
