@@ -207,7 +207,7 @@ class Kit:
                 self.peer("1b_single_compile", "single-compile", SIZE_1B, 60)]),
             # 96 GB of weights, gradients and optimizer state.
             Phase("speed_8b", [
-                self.gpt2(name, {**SIZE_8B, **size}, 25, {
+                self.gpt2(name, {**SIZE_8B, **size}, 50, {
                     "steps": 6, "warmup": 3, **keys}, {
                     "optimizer.moment_dtype": "bfloat16",
                     "precision.gradients": "bfloat16"}, device_gib=120)

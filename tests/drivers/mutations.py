@@ -302,7 +302,7 @@ MUTATIONS = [
     Mutation(
         "the stages' gradients of a tied weight are not added up",
         "sharding/paging/tied_copies.cpp",
-        "bucket.add_copies(*page->ranks.copies(), pager.ranks().watch_failures());",
+        "bucket.add_copies(*page.ranks.copies(), pager.ranks().watch_failures());",
         ";",
         "Meshes/MeshTraining.*",
     ),
