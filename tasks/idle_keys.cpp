@@ -410,13 +410,8 @@ const std::vector<KeyRule>& key_rules() {
       {"model.lora", nullptr, nullptr},
       {"model.checkpoint_layers", nullptr, nullptr},
       {"model.checkpoint_attention", nullptr, nullptr},
-      {"model.divide_checkpoints",
-       nullptr,
-       [](Setting& setting) {
-         return reason(
-             setting.config().parallel.sizes.tensor == 1,
-             "parallel.tensor is 1");
-       }},
+      // Of recipes whose layout `tessera plan` chooses.
+      {"model.divide_checkpoints", nullptr, nullptr},
       {"model.layer_drop", nullptr, nullptr},
       {"model.token_drop", nullptr, nullptr},
       {"model.classes", nullptr, nullptr},

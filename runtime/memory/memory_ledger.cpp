@@ -124,20 +124,22 @@ at::Tensor MemoryLedger::allocate(
     at::Device device,
     MemoryTier tier) {
   const auto options = at::TensorOptions().dtype(dtype).device(device);
+  const int64_t bytes = numel * static_cast<int64_t>(c10::elementSize(dtype));
+  // As long as the memory exists: who watches the allocator asks the ledger
+  // whose it is.
+  std::shared_ptr<void> counted = count(purpose, tier, bytes);
   const at::Tensor owner = [&] {
     try {
       return at::empty({numel}, options);
     } catch (c10::Error& error) {
       error.add_context(formatted(
           "{} of {} on the {}",
-          runtime::size_text(
-              numel * static_cast<int64_t>(c10::elementSize(dtype))),
+          runtime::size_text(bytes),
           name_of(purpose),
           name_of(tier)));
       throw;
     }
   }();
-  const auto bytes = static_cast<int64_t>(owner.nbytes());
   if (device.is_cpu() && bytes > 0) {
     runtime::prefer_huge_pages(owner.mutable_data_ptr(), owner.nbytes());
   }
@@ -145,7 +147,7 @@ at::Tensor MemoryLedger::allocate(
   return at::from_blob(
       owner.data_ptr(),
       {numel},
-      [owner, counted = count(purpose, tier, bytes)](void*) {},
+      [counted = std::move(counted), owner](void*) {}, // owner goes first
       options,
       // An empty tensor has no address to find its device by.
       owner.device());

@@ -63,9 +63,10 @@ void GradientBucket::apply_factor() {
   const double factor = this->factor();
   if (factor != 1 && shard_.defined()) {
     change([&](const at::Tensor& shard) { shard.mul_(factor); });
-    known_factor_ = 1;
-    deferred_factor_ = 1;
   }
+  // Not of what comes to a shard that there is none of yet.
+  known_factor_ = 1;
+  deferred_factor_ = 1;
 }
 
 void GradientBucket::open(runtime::Slot slot) {

@@ -58,6 +58,8 @@ Measured measure(
   EngineOptions options;
   options.log_memory = false;
   options.precision = precision;
+  // So that gradients keep their memory: activations alone are measured.
+  options.optimizer.overlap = UpdateOverlap::kWait;
   auto engine = wrap(model, options);
   model->train();
   model->recompute({.layers = checkpointed});

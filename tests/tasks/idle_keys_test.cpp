@@ -224,7 +224,6 @@ TEST(IdleKeys, AreThoseOfOtherChoices) {
       "offload.stage_bytes=1MiB",
       "memory.nvme_bytes=1GB",
       "sharding.communication.block_elements=64",
-      "model.divide_checkpoints=true",
       "parallel.chunks=2"};
   EXPECT_EQ(count("examples", idle), idle.size());
   Names used = idle;

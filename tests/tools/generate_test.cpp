@@ -584,7 +584,7 @@ TEST(Generate, SaysWhatIsWrong) {
   fails(R"({"input_ids": [[1.5]]})", {}, "a list of token sequences");
   fails(R"({"input_ids": [[1, 999]]})", {}, "input_ids holds 999");
   const std::string good = R"({"input_ids": [[1]]})";
-  fails(good, {"--sample", "--top-p", "2"}, "top_p is 2");
+  fails(good, {"--sample", "--top-p", "2"}, "--top-p is 2");
   fails(good, {"--prompt", "an"}, "go with neither --chat nor --prompt");
   for (const char* const option :
        {"--temperature", "--top-k", "--top-p", "--min-p", "--seed"}) {
