@@ -27,8 +27,9 @@ std::int64_t layer_bytes_per_token(
   std::int64_t bytes = 3 * hidden * element;
   // The inner features before and after the activation.
   bytes += 2 * layer_of(config).feed_forward.inner * element;
-  // Twice: a dropout mask and the input of a LayerNorm.
-  bytes += 2 * hidden * (shape.dropout_bytes + shape.element_bytes);
+  // Twice: a dropout mask, of bytes in one pass with the LayerNorm, and its
+  // input.
+  bytes += 2 * hidden * (1 + shape.element_bytes);
   if (shape.has_fused_attention) {
     // Queries, keys, values; one number per head for the softmax.
     bytes += 3 * hidden * element + 4 * layer_of(config).attention.heads;
