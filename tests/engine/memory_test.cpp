@@ -79,7 +79,14 @@ void expect_planned_memory(
     for (int64_t micro = 0; micro < micro_batches; ++micro) {
       engine.backward(subject.loss(model, 0, 1));
     }
+    const auto gradients = [&] {
+      return bytes_of(engine.allocated_memory(), MemoryPurpose::kGradients);
+    };
+    // Pages that have had no gradient have no memory for one.
+    EXPECT_GT(gradients(), 0);
+    EXPECT_LE(gradients(), bytes_of(planned, MemoryPurpose::kGradients));
     engine.step();
+    EXPECT_EQ(gradients(), 0) << "the next forward can have their memory";
     expect_counted("after step " + std::to_string(step));
   }
 
