@@ -4,6 +4,7 @@
 // of LibTorch's operators. Internal.
 
 #include "tessera/runtime/core/cuda_backend.h"
+#include "tessera/runtime/kernels/low_precision.h"
 #include "tessera/runtime/kernels/pack_shard.h"
 
 #include <ATen/ops/from_blob.h>
@@ -48,6 +49,18 @@ inline at::Tensor array_tensor(
       .options(at::TensorOptions(device).dtype(dtype))
       .target_device(device)
       .make_tensor();
+}
+
+/// The type of a tensor's elements if it is one of these; else kNone.
+inline LowPrecision low_precision_of(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kBFloat16:
+      return LowPrecision::kBFloat16;
+    case at::kHalf:
+      return LowPrecision::kFloat16;
+    default:
+      return LowPrecision::kNone;
+  }
 }
 
 /// Within it, neither autograd nor autocast takes part in operators.

@@ -5,6 +5,7 @@
 #include "tessera/runtime/dry_run/dry_run.h"
 #include "tessera/runtime/kernels/norm_arguments.h"
 #include "tessera/runtime/kernels/operator_norms.h"
+#include "tessera/runtime/kernels/operator_tensors.h"
 #include "tessera/runtime/kernels/residual_norm_kernels.h"
 #include "tessera/runtime/memory/dry_heap.h"
 #include "tessera/runtime/threads/parallel.h"
@@ -62,17 +63,6 @@ using ResidualNormBackwardOperator =
         double branch_scale,
         std::array<bool, 3> wanted);
 
-LowPrecision residual_format(const at::Tensor& x) {
-  switch (x.scalar_type()) {
-    case at::kBFloat16:
-      return LowPrecision::kBFloat16;
-    case at::kHalf:
-      return LowPrecision::kFloat16;
-    default:
-      return LowPrecision::kNone;
-  }
-}
-
 at::Tensor float_parameter(
     const std::optional<at::Tensor>& parameter,
     double offset = 0) {
@@ -121,7 +111,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> residual_norm_of_cpu(
     return {sum, y, statistics};
   }
   const ResidualNormRows all{
-      .type = residual_format(x),
+      .type = detail::low_precision_of(x),
       .features = features,
       .x = x.const_data_ptr(),
       .branch = data_or_null(branch),
@@ -175,7 +165,7 @@ residual_norm_backward_of_cpu(
   const at::Tensor biases = zeros(wanted[2]);
   if (!is_dry_memory(gradient_x.const_data_ptr())) {
     const ResidualNormGradients all{
-        .type = residual_format(sum),
+        .type = detail::low_precision_of(sum),
         .features = features,
         .gradient_sum = data_or_null(gradient_sum),
         .gradient_y = gradient_y.const_data_ptr(),

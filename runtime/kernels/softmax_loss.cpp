@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/format.h"
+#include "tessera/runtime/kernels/operator_tensors.h"
 #include "tessera/runtime/kernels/softmax_loss_kernels.h"
 #include "tessera/runtime/random/counter_random.h"
 #include "tessera/runtime/threads/parallel.h"
@@ -40,17 +41,6 @@ void launch(const SoftmaxLossRows& all) {
   registered_launch(all);
 }
 
-LowPrecision format_of(const at::Tensor& logits) {
-  switch (logits.scalar_type()) {
-    case at::kBFloat16:
-      return LowPrecision::kBFloat16;
-    case at::kHalf:
-      return LowPrecision::kFloat16;
-    default:
-      return LowPrecision::kNone;
-  }
-}
-
 const float* weights_data(const at::Tensor& class_weights) {
   return class_weights.defined() ? class_weights.const_data_ptr<float>()
                                  : nullptr;
@@ -66,7 +56,7 @@ SoftmaxLossRows rows_of(
     bool gradients) {
   return {
       .logits = logits.mutable_data_ptr(),
-      .type = format_of(logits),
+      .type = detail::low_precision_of(logits),
       .rows = logits.size(0),
       .classes = classes,
       .columns = logits.size(1),
@@ -357,7 +347,7 @@ void softmax_loss_cuda(
   const c10::DeviceGuard guard(logits.device());
   const SoftmaxLossOptions options =
       options_of(class_weights, ignore_index, label_smoothing, z_loss);
-  if (softmax_loss_trial(format_of(logits)).serves()) {
+  if (softmax_loss_trial(detail::low_precision_of(logits)).serves()) {
     launch(
         rows_of(logits, losses, targets, scale, classes, options, gradients));
     return;

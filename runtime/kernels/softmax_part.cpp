@@ -2,6 +2,7 @@
 #include "tessera/runtime/kernels/softmax_part.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/kernels/operator_tensors.h"
 #include "tessera/runtime/kernels/softmax_loss.h"
 #include "tessera/runtime/kernels/softmax_loss_kernels.h"
 #include "tessera/runtime/threads/parallel.h"
@@ -37,9 +38,7 @@ SoftmaxLossRows part_rows(
     bool weighted) {
   return {
       .logits = logits.mutable_data_ptr(),
-      .type = logits.scalar_type() == at::kBFloat16 ? LowPrecision::kBFloat16
-              : logits.scalar_type() == at::kHalf   ? LowPrecision::kFloat16
-                                                    : LowPrecision::kNone,
+      .type = detail::low_precision_of(logits),
       .rows = logits.size(0),
       .classes = classes,
       .columns = logits.size(1),
