@@ -325,6 +325,20 @@ DESIGN = [
         "1024 threads: all that an sm_75 has, half of an sm_90",
         shared_bytes=1536,
     ),
+    Design(
+        r"encode_nf4_kernel<(float|__half|__nv_bfloat16)>",
+        128,
+        {75: 8, 90: 8},
+        "as blocks_kernel; weights are encoded once",
+        shared_bytes=1536,
+    ),
+    Design(
+        r"expand_nf4_kernel<(float|__half|__nv_bfloat16)>",
+        256,
+        {75: 4, 90: 6},
+        "1024 threads: all that an sm_75 has; 34 registers on an sm_90",
+        shared_bytes=64,
+    ),
 ]
 
 

@@ -9,7 +9,14 @@
 // the error of an element is at most 1/254 (int8) or 1/14 (int4) of it, and in
 // fp8 1/16 of the element itself. The scale of signs is the mean magnitude of
 // the values that are not zero. A block with an infinity or a NaN is all NaN;
-// one whose values are all below 1e-36 is zero.
+// one whose values are all below 1e-36 is zero. The codes of nf4 number the 16
+// quantiles of a normal distribution of QLoRA (arXiv:2305.14314, appendix E).
+//
+// [Note: compact scales] In place of a float32, a scale may be a byte: the
+// smallest and the largest scale of 256 consecutive blocks, float32 both, are
+// divided into 255 steps. What a scale then is, is rounded to the type of the
+// values, so that encoding what has been decoded gives the same bits. That
+// holds for int8 and fp8 too. A group with a scale that is not finite is all NaN.
 
 #include "tessera/runtime/core/device_function.h"
 #include "tessera/runtime/kernels/pack_shard.h"
@@ -24,11 +31,16 @@ enum class CodeType : int32_t {
   kInt4, ///< two to a byte, the first one in the low bits
   kFp8, ///< e4m3, without infinities (arXiv:2209.05433)
   kSign, ///< eight to a byte, the first one in the lowest bit; 1: negative
+  kNf4, ///< as kInt4, but codes are numbers of nf4_value()
 };
+
+/// Blocks whose compact scales belong together.
+inline constexpr int64_t kScaleGroup = 256;
 
 struct BlockFormat {
   CodeType type = CodeType::kInt8;
   int64_t block_numel = 256; ///< a power of two of at least 16
+  bool compact_scales = false; ///< a byte each; for kNf4 alone
 
   bool operator==(const BlockFormat&) const = default;
 
@@ -41,16 +53,34 @@ struct BlockFormat {
   }
   /// Bytes of the codes of `numel` elements.
   TESSERA_HOST_DEVICE int64_t code_bytes(int64_t numel) const {
-    return type == CodeType::kSign   ? (numel + 7) / 8
-           : type == CodeType::kInt4 ? (numel + 1) / 2
-                                     : numel;
+    return type == CodeType::kSign ? (numel + 7) / 8
+           : has_nibbles()         ? (numel + 1) / 2
+                                   : numel;
+  }
+  /// Where the limits of the groups of compact scales begin, in bytes.
+  TESSERA_HOST_DEVICE int64_t limits_begin(int64_t numel) const {
+    return scales_begin(numel) + aligned(blocks(numel));
   }
   /// Bytes of a part of `numel` elements.
   TESSERA_HOST_DEVICE int64_t bytes(int64_t numel) const {
-    return scales_begin(numel) + aligned(4 * blocks(numel));
+    return compact_scales
+               ? limits_begin(numel) + aligned(8 * groups(numel))
+               : scales_begin(numel) + aligned(4 * blocks(numel));
+  }
+  /// Elements that are encoded together: a part that begins at a multiple of
+  /// them has the bytes that it has within a longer one.
+  TESSERA_HOST_DEVICE int64_t unit_numel() const {
+    return compact_scales ? kScaleGroup * block_numel : block_numel;
+  }
+  /// Whether two codes share a byte.
+  TESSERA_HOST_DEVICE bool has_nibbles() const {
+    return type == CodeType::kInt4 || type == CodeType::kNf4;
   }
 
  private:
+  TESSERA_HOST_DEVICE int64_t groups(int64_t numel) const {
+    return (numel + unit_numel() - 1) / unit_numel();
+  }
   TESSERA_HOST_DEVICE static int64_t aligned(int64_t bytes) {
     return (bytes + 15) / 16 * 16;
   }
@@ -93,6 +123,7 @@ TESSERA_DEVICE inline float float_of(uint32_t bits) {
 TESSERA_DEVICE inline float largest_code(CodeType type) {
   return type == CodeType::kInt8   ? 127.0f
          : type == CodeType::kInt4 ? 7.0f
+         : type == CodeType::kNf4  ? 1.0f
                                    : 448.0f;
 }
 
@@ -161,6 +192,69 @@ TESSERA_DEVICE inline float fp8_value(uint8_t code) {
   const float normal = float_of((magnitude << 20) + (120u << 23));
   const float value = magnitude < 8 ? small : normal;
   return float_of(bits_of(value) | (uint32_t{code} & 0x80) << 24);
+}
+
+/// What a code of nf4 stands for. Without an array, which CUDA would put into
+/// the memory of each thread.
+TESSERA_DEVICE inline float nf4_value(uint32_t code) {
+  const auto of_four = [](uint32_t four, float a, float b, float c, float d) {
+    return (four & 2) != 0 ? ((four & 1) != 0 ? d : c)
+                           : ((four & 1) != 0 ? b : a);
+  };
+  switch (code / 4) {
+    case 0:
+      return of_four(
+          code, -1.0f, -0.6961928009986877f, -0.5250730514526367f, -0.39491748809814453f);
+    case 1:
+      return of_four(
+          code, -0.28444138169288635f, -0.18477343022823334f, -0.09105003625154495f, 0.0f);
+    case 2:
+      return of_four(
+          code, 0.07958029955625534f, 0.16093020141124725f, 0.24611230194568634f, 0.33791524171829224f);
+    default:
+      return of_four(
+          code, 0.44070982933044434f, 0.5626170039176941f, 0.7229568362236023f, 1.0f);
+  }
+}
+
+/// The code of the nearest value of nf4; half way, the smaller one's.
+TESSERA_DEVICE inline uint32_t nf4_code(float value) {
+  uint32_t code = 0;
+#pragma GCC unroll 15
+  for (uint32_t k = 0; k < 15; ++k) {
+    code += value > (nf4_value(k) + nf4_value(k + 1)) / 2 ? 1u : 0u;
+  }
+  return code;
+}
+
+/// A byte of codes of a block that is zero.
+TESSERA_DEVICE inline uint8_t zero_codes(CodeType type) {
+  return type == CodeType::kNf4 ? 0x77 : 0;
+}
+
+/// The limits of a group of compact scales.
+struct ScaleLimits {
+  float smallest;
+  float largest;
+};
+
+/// What differences to the smallest scale are multiplied by; nearest_int() of
+/// that is the byte of a scale.
+TESSERA_DEVICE inline float compact_inverse(ScaleLimits limits) {
+  const float range = limits.largest - limits.smallest;
+  return range < 1e-36f ? 0 : 255.0f / range;
+}
+
+/// The difference between neighboring scales.
+TESSERA_DEVICE inline float compact_step(ScaleLimits limits) {
+  return (limits.largest - limits.smallest) * (1.0f / 255);
+}
+
+/// The scale of a byte, not yet rounded to the type of the values.
+/// @param above compact_step() times the byte.
+TESSERA_DEVICE inline float
+wide_scale(uint8_t byte, ScaleLimits limits, float above) {
+  return byte == 255 ? limits.largest : limits.smallest + above;
 }
 
 /// The value of a code of four bits.

@@ -38,6 +38,12 @@ void run_blocks(
       parts,
       wire.numel(),
       parts * format.bytes(numel));
+  TESSERA_CHECK(
+      !format.compact_scales || format.type == CodeType::kNf4,
+      "block format: only nf4 has compact scales");
+  TESSERA_CHECK(
+      work != BlockWork::kSum || format.type != CodeType::kNf4,
+      "block format: nf4 is for weights at rest, not for sums over ranks");
   if (numel == 0) {
     return;
   }

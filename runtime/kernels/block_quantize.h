@@ -35,7 +35,7 @@ void decode_blocks_(
     int64_t parts = 1);
 
 /// values[i] = factor * sum over the parts of value i, added in float32 in the
-/// order of the parts.
+/// order of the parts. Not of nf4.
 /// @param values [numel].
 void sum_blocks_(
     const at::Tensor& values,

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <vector>
 
 namespace tessera::runtime {
@@ -21,6 +22,8 @@ namespace {
 /// Elements that are widened to float32 at a time; they stay in the first-level
 /// cache.
 constexpr int64_t kMostWidened = 1024;
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 TESSERA_CLONES uint32_t largest_bits(const float* values, int64_t count) {
   uint32_t largest = 0;
@@ -68,6 +71,22 @@ TESSERA_CLONES void encode_fp8(
   }
 }
 
+TESSERA_CLONES void encode_nf4(
+    const float* values,
+    int64_t count,
+    float inverse,
+    uint8_t* codes) {
+  for (int64_t i = 0; i < count / 2; ++i) {
+    const uint32_t low = nf4_code(values[2 * i] * inverse);
+    const uint32_t high = nf4_code(values[2 * i + 1] * inverse);
+    codes[i] = static_cast<uint8_t>(low | (high << 4));
+  }
+  if (count % 2 != 0) {
+    codes[count / 2] = static_cast<uint8_t>(
+        nf4_code(values[count - 1] * inverse) | (nf4_code(0) << 4));
+  }
+}
+
 TESSERA_CLONES void decode_int8(
     const uint8_t* codes,
     int64_t count,
@@ -91,6 +110,33 @@ TESSERA_CLONES void decode_int4(
     values[count - 1] =
         static_cast<float>(int4_value(codes[count / 2])) * scale;
   }
+}
+
+/// What the codes of a block stand for.
+template <typename T>
+using Nf4Table = std::array<T, 16>;
+
+template <typename T>
+void look_up_nf4(
+    const uint8_t* codes,
+    int64_t count,
+    const Nf4Table<T>& table,
+    T* values) {
+  for (int64_t i = 0; i < count / 2; ++i) {
+    values[2 * i] = table[codes[i] & 15];
+    values[2 * i + 1] = table[codes[i] >> 4];
+  }
+  if (count % 2 != 0) {
+    values[count - 1] = table[codes[count / 2] & 15];
+  }
+}
+
+Nf4Table<float> nf4_table(float scale) {
+  Nf4Table<float> table;
+  for (size_t k = 0; k < table.size(); ++k) {
+    table[k] = nf4_value(static_cast<uint32_t>(k)) * scale;
+  }
+  return table;
 }
 
 TESSERA_CLONES void decode_fp8(
@@ -224,6 +270,8 @@ void encode(
       return encode_fp8(values, count, inverse, codes);
     case CodeType::kSign:
       return encode_sign(values, count, codes);
+    case CodeType::kNf4:
+      return encode_nf4(values, count, inverse, codes);
   }
 }
 
@@ -242,6 +290,8 @@ void decode(
       return decode_fp8(codes, count, scale, values);
     case CodeType::kSign:
       return decode_sign(codes, count, scale, values);
+    case CodeType::kNf4:
+      return; // Part::store_nf4()
   }
 }
 
@@ -254,10 +304,41 @@ struct Part {
   uint8_t* codes(int64_t first) const {
     return wire + arrays.format.code_bytes(first);
   }
-  float* scale(int64_t first) const {
-    return reinterpret_cast<float*>(
-               wire + arrays.format.scales_begin(arrays.numel)) +
+  void set_scale(int64_t first, float scale) const {
+    *wide_scale_at(first) = scale;
+  }
+  float scale(int64_t first) const {
+    if (!arrays.format.compact_scales) {
+      return *wide_scale_at(first);
+    }
+    const ScaleLimits limits = *limits_at(first);
+    const uint8_t byte = *compact_scale_at(first);
+    return rounded(wide_scale(byte, limits, compact_step(limits) * byte));
+  }
+  /// Of the block at `first`.
+  uint8_t* compact_scale_at(int64_t first) const {
+    return wire + arrays.format.scales_begin(arrays.numel) +
            first / arrays.format.block_numel;
+  }
+  /// Of the group of the block at `first`.
+  ScaleLimits* limits_at(int64_t first) const {
+    return reinterpret_cast<ScaleLimits*>(
+               wire + arrays.format.limits_begin(arrays.numel)) +
+           first / arrays.format.unit_numel();
+  }
+  /// A number as one of the values' type.
+  float rounded(float value) const {
+    uint16_t narrow = 0;
+    switch (arrays.type) {
+      case ElementType::kBFloat16:
+        narrow_to_bfloat16(&value, 1, &narrow);
+        return float_of(uint32_t{narrow} << 16);
+      case ElementType::kFloat16:
+        narrow_to_float16(&value, 1, &narrow);
+        return static_cast<float>(c10::Half(narrow, c10::Half::from_bits()));
+      default:
+        return value;
+    }
   }
   LowPrecision precision() const {
     return arrays.type == ElementType::kBFloat16 ? LowPrecision::kBFloat16
@@ -289,12 +370,35 @@ struct Part {
       return;
     }
     auto* to = reinterpret_cast<uint16_t*>(values) + first;
+    narrow(from, count, to);
+  }
+  void narrow(const float* from, int64_t count, uint16_t* to) const {
     arrays.type == ElementType::kBFloat16 ? narrow_to_bfloat16(from, count, to)
                                           : narrow_to_float16(from, count, to);
   }
+  /// Values [first, first + count), those of one block.
+  void store_nf4(int64_t first, int64_t count) const {
+    const Nf4Table<float> wide = nf4_table(scale(first));
+    if (is_float32()) {
+      return look_up_nf4(
+          codes(first), count, wide, reinterpret_cast<float*>(values) + first);
+    }
+    Nf4Table<uint16_t> table;
+    narrow(wide.data(), static_cast<int64_t>(wide.size()), table.data());
+    look_up_nf4(
+        codes(first), count, table, reinterpret_cast<uint16_t*>(values) + first);
+  }
+
+ private:
+  float* wide_scale_at(int64_t first) const {
+    return reinterpret_cast<float*>(
+               wire + arrays.format.scales_begin(arrays.numel)) +
+           first / arrays.format.block_numel;
+  }
 };
 
-void encode_block(const Part& part, int64_t first, int64_t count) {
+/// @return the block's scale.
+float encode_codes(const Part& part, int64_t first, int64_t count) {
   const CodeType type = part.arrays.format.type;
   std::array<float, kMostWidened> scratch;
   // A block that does not fit is widened twice.
@@ -312,11 +416,11 @@ void encode_block(const Part& part, int64_t first, int64_t count) {
   if (type == CodeType::kSign) {
     scale = {sign_scale(largest, sums.total(), sums.count), 0};
   } else if (scale.inverse == 0) {
-    std::fill_n(part.codes(first), part.arrays.format.code_bytes(count), 0);
-  }
-  *part.scale(first) = scale.scale;
-  if (type != CodeType::kSign && scale.inverse == 0) {
-    return;
+    std::fill_n(
+        part.codes(first),
+        part.arrays.format.code_bytes(count),
+        zero_codes(type));
+    return scale.scale;
   }
   for (int64_t i = 0; i < count; i += kMostWidened) {
     const int64_t some = std::min(kMostWidened, count - i);
@@ -325,9 +429,41 @@ void encode_block(const Part& part, int64_t first, int64_t count) {
                               : scratch.data();
     encode(type, values, some, scale.inverse, part.codes(first + i));
   }
+  return scale.scale;
+}
+
+/// Blocks whose scales are kept together: a group of compact ones, or one.
+void encode_unit(const Part& part, int64_t first, int64_t count) {
+  if (!part.arrays.format.compact_scales) {
+    part.set_scale(first, encode_codes(part, first, count));
+    return;
+  }
+  const int64_t block = part.arrays.format.block_numel;
+  const int64_t blocks = part.arrays.format.blocks(count);
+  std::array<float, kScaleGroup> scales;
+  ScaleLimits limits{kInfinity, 0};
+  bool finite = true;
+  for (int64_t k = 0; k < blocks; ++k) {
+    const int64_t begin = k * block;
+    scales[k] =
+        encode_codes(part, first + begin, std::min(block, count - begin));
+    limits.smallest = std::min(limits.smallest, scales[k]);
+    limits.largest = std::max(limits.largest, scales[k]);
+    finite = finite && bits_of(scales[k]) < kInfinityBits;
+  }
+  const float inverse = finite ? compact_inverse(limits) : 0;
+  for (int64_t k = 0; k < blocks; ++k) {
+    *part.compact_scale_at(first + k * block) = static_cast<uint8_t>(
+        nearest_int(finite ? (scales[k] - limits.smallest) * inverse : 0));
+  }
+  const float nan = float_of(kNanBits);
+  *part.limits_at(first) = finite ? limits : ScaleLimits{nan, nan};
 }
 
 void decode_block(const Part& part, int64_t first, int64_t count) {
+  if (part.arrays.format.type == CodeType::kNf4) {
+    return part.store_nf4(first, count);
+  }
   std::array<float, kMostWidened> scratch;
   for (int64_t i = 0; i < count; i += kMostWidened) {
     const int64_t some = std::min(kMostWidened, count - i);
@@ -336,7 +472,7 @@ void decode_block(const Part& part, int64_t first, int64_t count) {
         part.arrays.format.type,
         part.codes(first + i),
         some,
-        *part.scale(first),
+        part.scale(first),
         to);
     part.store(first + i, some, to);
   }
@@ -358,7 +494,7 @@ void sum_block(
           part.arrays.format.type,
           part.codes(first + i),
           some,
-          *part.scale(first),
+          part.scale(first),
           to);
       if (&part != &result) {
         add(to, some, sums.data());
@@ -388,26 +524,32 @@ void detail::run_blocks_cpu(const BlockArrays& arrays) {
              (sums ? 0 : k * arrays.numel * value_bytes),
          arrays.wire + k * arrays.format.bytes(arrays.numel)});
   }
-  const int64_t block = arrays.format.block_numel;
-  const auto for_blocks = [&](const auto& work) {
+  const auto in_steps = [&](int64_t step, const auto& work) {
     return CpuUpdate{
-        arrays.numel, [&arrays, block, work](int64_t begin, int64_t end) {
-          for (int64_t i = begin; i < end; i += block) {
-            work(i, std::min(block, end - i));
+        arrays.numel, [step, work](int64_t begin, int64_t end) {
+          for (int64_t i = begin; i < end; i += step) {
+            work(i, std::min(step, end - i));
           }
           return true;
         }};
   };
+  const int64_t block = arrays.format.block_numel;
   std::vector<CpuUpdate> work;
   if (sums) {
-    work.push_back(for_blocks([&](int64_t first, int64_t count) {
+    work.push_back(in_steps(block, [&](int64_t first, int64_t count) {
       sum_block(parts, first, count, arrays.factor);
     }));
+  } else if (arrays.work == BlockWork::kEncode) {
+    for (const Part& part : parts) {
+      work.push_back(in_steps(
+          arrays.format.unit_numel(), [&part](int64_t first, int64_t count) {
+            encode_unit(part, first, count);
+          }));
+    }
   } else {
     for (const Part& part : parts) {
-      work.push_back(for_blocks([&arrays, &part](int64_t first, int64_t count) {
-        arrays.work == BlockWork::kEncode ? encode_block(part, first, count)
-                                          : decode_block(part, first, count);
+      work.push_back(in_steps(block, [&part](int64_t first, int64_t count) {
+        decode_block(part, first, count);
       }));
     }
   }

@@ -12,6 +12,8 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int64_t kMostBlocks = int64_t{1} << 20;
+constexpr int kExpandThreads = 256;
+constexpr int kExpanded = 8; ///< values that a thread decodes at a time
 
 /// The largest over the threads of the block, for all of them.
 __device__ uint32_t block_largest(uint32_t local) {
@@ -150,6 +152,8 @@ __device__ float decoded(
     }
     case CodeType::kFp8:
       return __fmul_rn(fp8_value(view.wire[element]), *view.scale);
+    case CodeType::kNf4:
+      break; // expand_nf4_kernel()
     case CodeType::kSign: {
       const uint32_t eight = view.wire[element / 8];
       return float_of(
@@ -202,6 +206,187 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+/// Encodes a block of nf4. Called by all threads of the block.
+/// @return its scale.
+template <typename T>
+__device__ float encode_nf4(
+    const BlockArrays& all,
+    int64_t part,
+    int64_t block) {
+  const BlockView view = view_of(all, part, block);
+  const T* values =
+      static_cast<const T*>(all.values) + part * all.numel + view.first;
+  uint32_t largest = 0;
+  for (int64_t i = threadIdx.x; i < view.count; i += kThreads) {
+    const uint32_t local = bits_of(widen(values[i])) & 0x7fffffff;
+    largest = local > largest ? local : largest;
+  }
+  const BlockScale scale =
+      block_scale(CodeType::kNf4, block_largest(largest));
+  const auto code_of = [&](int64_t i) {
+    return i < view.count && scale.inverse != 0
+               ? nf4_code(__fmul_rn(widen(values[i]), scale.inverse))
+               : nf4_code(0);
+  };
+  uint8_t* codes = view.wire + view.first / 2;
+  for (int64_t i = threadIdx.x; 2 * i < view.count; i += kThreads) {
+    codes[i] = static_cast<uint8_t>(code_of(2 * i) | code_of(2 * i + 1) << 4);
+  }
+  return scale.scale;
+}
+
+/// The scales of a group, compact. Called by all threads of the block.
+/// @param scales [blocks], in shared memory.
+__device__ void store_compact(
+    const BlockArrays& all,
+    const BlockView& first,
+    const float* scales,
+    int64_t blocks) {
+  ScaleLimits limits{scales[0], 0};
+  bool finite = true;
+  for (int64_t k = 0; k < blocks; ++k) {
+    const float scale = scales[k];
+    limits.smallest = scale < limits.smallest ? scale : limits.smallest;
+    limits.largest = scale > limits.largest ? scale : limits.largest;
+    finite = finite && bits_of(scale) < kInfinityBits;
+  }
+  const float inverse = compact_inverse(limits);
+  uint8_t* bytes =
+      first.wire + all.format.scales_begin(all.numel) + first.first / all.format.block_numel;
+  for (int64_t k = threadIdx.x; k < blocks; k += kThreads) {
+    bytes[k] = static_cast<uint8_t>(
+        finite
+            ? nearest_int(__fmul_rn(scales[k] - limits.smallest, inverse))
+            : 0);
+  }
+  if (threadIdx.x == 0) {
+    const float nan = float_of(kNanBits);
+    reinterpret_cast<ScaleLimits*>(
+        first.wire +
+        all.format
+            .limits_begin(all.numel))[first.first / all.format.unit_numel()] =
+        finite ? limits : ScaleLimits{nan, nan};
+  }
+}
+
+/// A thread block per group of kScaleGroup blocks.
+template <typename T>
+__global__ void __launch_bounds__(kThreads, 8)
+    encode_nf4_kernel(const BlockArrays __grid_constant__ all) {
+  __shared__ float scales[kScaleGroup];
+  const int64_t blocks = all.format.blocks(all.numel);
+  const int64_t groups = (blocks + kScaleGroup - 1) / kScaleGroup;
+  for (int64_t k = blockIdx.x; k < all.parts * groups; k += gridDim.x) {
+    const int64_t part = k / groups;
+    const int64_t first = (k - part * groups) * kScaleGroup;
+    const int64_t rest = blocks - first;
+    const int64_t count = rest < kScaleGroup ? rest : kScaleGroup;
+    for (int64_t i = 0; i < count; ++i) {
+      const float scale = encode_nf4<T>(all, part, first + i);
+      if (threadIdx.x == 0) {
+        scales[i] = scale;
+      }
+    }
+    __syncthreads();
+    if (all.format.compact_scales) {
+      store_compact(all, view_of(all, part, first), scales, count);
+    } else {
+      float* to = view_of(all, part, first).scale;
+      for (int64_t i = threadIdx.x; i < count; i += kThreads) {
+        to[i] = scales[i];
+      }
+    }
+    __syncthreads(); // the next group overwrites the scales
+  }
+}
+
+/// Of the block of nf4 at `first`. @tparam T of the values.
+template <typename T>
+__device__ float nf4_scale(const BlockArrays& all, const BlockView& view) {
+  if (!all.format.compact_scales) {
+    return *view.scale;
+  }
+  const uint8_t byte =
+      view.wire
+          [all.format.scales_begin(all.numel) +
+           view.first / all.format.block_numel];
+  const ScaleLimits limits = reinterpret_cast<const ScaleLimits*>(
+      view.wire +
+      all.format
+          .limits_begin(all.numel))[view.first / all.format.unit_numel()];
+  const float above = __fmul_rn(compact_step(limits), static_cast<float>(byte));
+  return widen(narrow<T>(wide_scale(byte, limits, above)));
+}
+
+/// Decodes nf4, kExpanded values a thread.
+/// @param packs whether these are packs of memory.
+template <typename T>
+__global__ void __launch_bounds__(kExpandThreads) expand_nf4_kernel(
+    const BlockArrays __grid_constant__ all,
+    const bool packs) {
+  __shared__ float table[16];
+  if (threadIdx.x < 16) {
+    table[threadIdx.x] = nf4_value(threadIdx.x);
+  }
+  __syncthreads();
+  const int64_t of_part = (all.numel + kExpanded - 1) / kExpanded;
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kExpandThreads;
+  for (int64_t k =
+           static_cast<int64_t>(blockIdx.x) * kExpandThreads + threadIdx.x;
+       k < all.parts * of_part;
+       k += stride) {
+    const int64_t part = k / of_part;
+    const int64_t first = (k - part * of_part) * kExpanded;
+    const BlockView view = view_of(all, part, first / all.format.block_numel);
+    const float scale = nf4_scale<T>(all, view);
+    // The codes of a part end at a multiple of 16 bytes.
+    const uint32_t codes =
+        *reinterpret_cast<const uint32_t*>(view.wire + first / 2);
+    Pack<T, kExpanded> values;
+#pragma unroll
+    for (int j = 0; j < kExpanded; ++j) {
+      values.values[j] =
+          narrow<T>(__fmul_rn(table[codes >> (4 * j) & 15], scale));
+    }
+    T* to = static_cast<T*>(all.values) + part * all.numel + first;
+    if (packs) {
+      store_pack(to, values);
+    } else {
+#pragma unroll
+      for (int j = 0; j < kExpanded; ++j) {
+        if (first + j < all.numel) {
+          to[j] = values.values[j];
+        }
+      }
+    }
+  }
+}
+
+template <typename T>
+cudaError_t launch_nf4(const BlockArrays& arrays, cudaStream_t stream) {
+  const auto grid = [](int64_t blocks) {
+    return dim3(
+        static_cast<unsigned>(std::clamp<int64_t>(blocks, 1, kMostBlocks)));
+  };
+  if (arrays.work == BlockWork::kEncode) {
+    const int64_t blocks = arrays.format.blocks(arrays.numel);
+    return launch(
+        &encode_nf4_kernel<T>,
+        grid(arrays.parts * ((blocks + kScaleGroup - 1) / kScaleGroup)),
+        kThreads,
+        stream,
+        arrays);
+  }
+  const int64_t of_part = (arrays.numel + kExpanded - 1) / kExpanded;
+  return launch(
+      &expand_nf4_kernel<T>,
+      grid((arrays.parts * of_part + kExpandThreads - 1) / kExpandThreads),
+      kExpandThreads,
+      stream,
+      arrays,
+      arrays.numel % kExpanded == 0 && is_aligned(arrays.values, 16));
+}
+
 } // namespace
 
 cudaError_t launch_blocks(const BlockArrays& arrays, cudaStream_t stream) {
@@ -210,6 +395,9 @@ cudaError_t launch_blocks(const BlockArrays& arrays, cudaStream_t stream) {
   const dim3 grid(
       static_cast<unsigned>(std::clamp<int64_t>(blocks, 1, kMostBlocks)));
   const auto with = [&]<typename T>(T) {
+    if (arrays.format.type == CodeType::kNf4) {
+      return launch_nf4<T>(arrays, stream);
+    }
     return launch(&blocks_kernel<T>, grid, kThreads, stream, arrays);
   };
   switch (arrays.type) {

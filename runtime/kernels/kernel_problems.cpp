@@ -356,12 +356,31 @@ const char* name_of(CodeType code) {
       return "fp8";
     case CodeType::kSign:
       return "signs";
+    case CodeType::kNf4:
+      return "nf4";
   }
   return "";
 }
 
-/// Encodes two parts, decodes them and adds them up, in blocks below and above
-/// the threads of a block, with a rest; one block of zeros, one not finite.
+struct BlockExample {
+  BlockFormat format;
+  int64_t numel; ///< of a part
+};
+
+/// In blocks below and above the threads of a block, with a rest; nf4 in packs
+/// too, and with two groups of compact scales.
+std::vector<BlockExample> block_examples(CodeType code) {
+  std::vector<BlockExample> examples{{{code, 16}, 1371}, {{code, 256}, 1371}};
+  if (code == CodeType::kNf4) {
+    examples.push_back({{code, 64}, 1376});
+    examples.push_back({{code, 16, /*compact_scales=*/true}, 5001});
+    examples.push_back({{code, 64, /*compact_scales=*/true}, 20'480});
+  }
+  return examples;
+}
+
+/// Encodes two parts, decodes them and adds them up; one block of zeros, one
+/// not finite.
 KernelProblem blocks_problem(CodeType code, ElementType type) {
   return {
       .kernel = blocks_kernel_of(code, type),
@@ -369,35 +388,38 @@ KernelProblem blocks_problem(CodeType code, ElementType type) {
           formatted("block format: {} for {}", name_of(code), name_of(type)),
       .run = [code, type](const DeviceKernels& kernels, c10::Device device) {
         constexpr int64_t kParts = 2;
-        constexpr int64_t kNumel = 1371;
         ProblemArrays arrays(device);
         const at::ScalarType dtype = detail::dtype_of(type);
         std::vector<KernelResult> results;
-        for (const int64_t block : {16, 256}) {
-          const BlockFormat format{code, block};
-          const at::Tensor values =
-              arrays.values(kParts * kNumel, dtype, -1, 1);
+        for (const auto& [format, numel] : block_examples(code)) {
+          const int64_t block = format.block_numel;
+          const at::Tensor values = arrays.values(kParts * numel, dtype, -1, 1);
           values.narrow(0, block, block).zero_();
           values.narrow(0, 3 * block + 1, 1).fill_(kInfinity);
           const at::Tensor wire = at::zeros(
-              {kParts * format.bytes(kNumel)}, arrays.options(at::kByte));
-          const auto run = [&](BlockWork work, const at::Tensor& of) {
+              {kParts * format.bytes(numel)}, arrays.options(at::kByte));
+          const auto run = [&, numel = numel](BlockWork work, const at::Tensor& of) {
             kernels.blocks(
                 {.work = work,
                  .format = format,
                  .type = type,
                  .values = of.mutable_data_ptr(),
                  .wire = wire.mutable_data_ptr<uint8_t>(),
-                 .numel = kNumel,
+                 .numel = numel,
                  .parts = kParts,
                  .factor = 1.0F / 3});
           };
           run(BlockWork::kEncode, values);
           const at::Tensor decoded = at::zeros_like(values);
           run(BlockWork::kDecode, decoded);
-          const at::Tensor sum = at::zeros({kNumel}, values.options());
-          run(BlockWork::kSum, sum);
-          const std::string where = formatted(" in blocks of {}", block);
+          const at::Tensor sum = at::zeros({numel}, values.options());
+          if (code != CodeType::kNf4) {
+            run(BlockWork::kSum, sum);
+          }
+          const std::string where = formatted(
+              " in blocks of {}{}",
+              block,
+              format.compact_scales ? " with compact scales" : "");
           results.push_back(
               {.name = "codes and scales" + where, .values = wire});
           results.push_back(
@@ -600,7 +622,11 @@ std::vector<KernelProblem> all_problems() {
     all.push_back(pack_problem(type));
   }
   for (const CodeType code :
-       {CodeType::kInt8, CodeType::kInt4, CodeType::kFp8, CodeType::kSign}) {
+       {CodeType::kInt8,
+        CodeType::kInt4,
+        CodeType::kFp8,
+        CodeType::kSign,
+        CodeType::kNf4}) {
     for (const ElementType type : kAllTypes) {
       if (type != ElementType::kFloat64) {
         all.push_back(blocks_problem(code, type));

@@ -20,7 +20,7 @@ namespace tessera::runtime {
 // Numbers of kernels: those that are compiled apart are checked apart.
 
 inline constexpr size_t kElementTypes = 4;
-inline constexpr size_t kCodeTypes = 4;
+inline constexpr size_t kCodeTypes = 5;
 
 inline constexpr size_t kFirstMoments = std::variant_size_v<UpdateShards>;
 inline constexpr size_t kFirstPack =

@@ -56,6 +56,19 @@ struct BlockRange {
                           4 * (first / all.format.block_numel);
     return array_tensor(wire() + begin, blocks(), at::kFloat).unsqueeze(1);
   }
+  /// [blocks]: the bytes of compact scales.
+  at::Tensor compact_scales() const {
+    const int64_t begin = all.format.scales_begin(all.numel) +
+                          first / all.format.block_numel;
+    return array_tensor(wire() + begin, blocks(), at::kByte);
+  }
+  /// [groups, 2]: the smallest and the largest scale of each.
+  at::Tensor limits() const {
+    const int64_t begin = all.format.limits_begin(all.numel) +
+                          8 * (first / all.format.unit_numel());
+    const int64_t groups = (blocks() + kScaleGroup - 1) / kScaleGroup;
+    return array_tensor(wire() + begin, 2 * groups, at::kFloat).view({-1, 2});
+  }
 };
 
 /// [blocks, 1]: the magnitudes of rows added in the order of kSignLanes.
@@ -99,6 +112,15 @@ at::Tensor unpacked(const at::Tensor& bytes, int64_t per_byte) {
   return at::stack(codes, 1).flatten();
 }
 
+/// What the codes of nf4 stand for: [16].
+at::Tensor nf4_values(const at::Tensor& like) {
+  at::Tensor values = at::empty({16}, at::kFloat);
+  for (int k = 0; k < 16; ++k) {
+    values.mutable_data_ptr<float>()[k] = nf4_value(static_cast<uint32_t>(k));
+  }
+  return values.to(like.device());
+}
+
 /// The bytes of scaled values. @param scaled [blocks, block_numel]
 at::Tensor codes_of(CodeType type, const at::Tensor& scaled) {
   switch (type) {
@@ -108,10 +130,66 @@ at::Tensor codes_of(CodeType type, const at::Tensor& scaled) {
       return packed((at::round(scaled).to(at::kInt) & 15).flatten(), 2);
     case CodeType::kFp8:
       return scaled.to(at::kFloat8_e4m3fn).view(at::kByte).flatten();
+    case CodeType::kNf4: {
+      const at::Tensor all = nf4_values(scaled);
+      const at::Tensor halfway =
+          (all.narrow(0, 0, 15) + all.narrow(0, 1, 15)) / 2;
+      return packed(
+          at::bucketize(scaled, halfway, /*out_int32=*/true).flatten(), 2);
+    }
     case CodeType::kSign:
       break;
   }
   return {};
+}
+
+/// @param scales [blocks], those of some groups.
+void store_compact(const BlockRange& range, const at::Tensor& scales) {
+  const at::Tensor limits = range.limits();
+  const auto in_groups = [&](double padding) {
+    return at::constant_pad_nd(
+               scales, {0, limits.size(0) * kScaleGroup - scales.numel()}, padding)
+        .view({-1, kScaleGroup});
+  };
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const at::Tensor smallest = in_groups(kInfinity).amin({1}, /*keepdim=*/true);
+  const at::Tensor largest = in_groups(0).amax({1}, /*keepdim=*/true);
+  const at::Tensor is_finite =
+      at::isfinite(in_groups(0)).all(1, /*keepdim=*/true);
+  const at::Tensor difference = largest - smallest;
+  const at::Tensor inverse =
+      (number_like(difference, 255) / difference)
+          .masked_fill(difference < 1e-36, 0);
+  const at::Tensor bytes = at::round((in_groups(0) - smallest) * inverse)
+                               .masked_fill(is_finite.logical_not(), 0)
+                               .flatten()
+                               .narrow(0, 0, scales.numel());
+  range.compact_scales().copy_(bytes.to(at::kByte));
+  limits.copy_(at::cat({smallest, largest}, 1)
+                   .masked_fill(
+                       is_finite.logical_not(),
+                       std::numeric_limits<double>::quiet_NaN()));
+}
+
+/// [blocks, 1]
+at::Tensor compact_scales(const BlockRange& range) {
+  const auto of_blocks = [&](int64_t column) {
+    return range.limits()
+        .narrow(1, column, 1)
+        .expand({-1, kScaleGroup})
+        .reshape({-1})
+        .narrow(0, 0, range.blocks());
+  };
+  const at::Tensor smallest = of_blocks(0);
+  const at::Tensor largest = of_blocks(1);
+  const at::Tensor bytes = range.compact_scales();
+  const at::Tensor step =
+      (largest - smallest) * static_cast<double>(1.0F / 255);
+  return at::where(
+             bytes == 255, largest, smallest + step * bytes.to(at::kFloat))
+      .to(dtype_of(range.all.type))
+      .to(at::kFloat)
+      .unsqueeze(1);
 }
 
 void encode(const BlockRange& range) {
@@ -141,7 +219,9 @@ void encode(const BlockRange& range) {
         (values * (code / largest)).masked_fill(unused, 0);
     codes = codes_of(format.type, scaled);
   }
-  range.scales().copy_(scale.masked_fill(is_zero, 0).masked_fill(is_nan, kNan));
+  scale = scale.masked_fill(is_zero, 0).masked_fill(is_nan, kNan);
+  format.compact_scales ? store_compact(range, scale.flatten())
+                        : static_cast<void>(range.scales().copy_(scale));
   const at::Tensor into = range.codes();
   into.copy_(codes.narrow(0, 0, into.numel()));
 }
@@ -149,7 +229,8 @@ void encode(const BlockRange& range) {
 /// [count] float32.
 at::Tensor decoded(const BlockRange& range) {
   const BlockFormat& format = range.all.format;
-  const at::Tensor scale = range.scales()
+  const at::Tensor scale = (format.compact_scales ? compact_scales(range)
+                                                  : range.scales())
                                .expand({-1, format.block_numel})
                                .reshape({-1})
                                .narrow(0, 0, range.count);
@@ -164,6 +245,8 @@ at::Tensor decoded(const BlockRange& range) {
       return ((each(2) ^ 8) - 8).to(at::kFloat) * scale;
     case CodeType::kFp8:
       return codes.view(at::kFloat8_e4m3fn).to(at::kFloat) * scale;
+    case CodeType::kNf4:
+      return nf4_values(scale).index_select(0, each(2).to(at::kLong)) * scale;
     case CodeType::kSign:
       return at::where(each(8) != 0, -scale, scale);
   }
@@ -184,8 +267,8 @@ void sum_parts(const BlockArrays& all, int64_t first, int64_t count) {
 
 void blocks_by_operators(const BlockArrays& arrays) {
   const PlainOperators plain;
-  const int64_t block = arrays.format.block_numel;
-  const int64_t chunk = std::max(kOperatorChunk / block, int64_t{1}) * block;
+  const int64_t unit = arrays.format.unit_numel();
+  const int64_t chunk = std::max(kOperatorChunk / unit, int64_t{1}) * unit;
   const bool sums = arrays.work == BlockWork::kSum;
   for (int64_t part = 0; part < (sums ? 1 : arrays.parts); ++part) {
     for (int64_t first = 0; first < arrays.numel; first += chunk) {
