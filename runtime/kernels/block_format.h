@@ -14,7 +14,8 @@
 //
 // [Note: compact scales] In place of a float32, a scale may be a byte: the
 // smallest and the largest scale of 256 consecutive blocks, float32 both, are
-// divided into 255 steps. What a scale then is, is rounded to the type of the
+// divided into 255 steps; blocks of zeros do not count, whose codes need no
+// scale. What a scale then is, is rounded to the type of the
 // values, so that encoding what has been decoded gives the same bits. That
 // holds for int8 and fp8 too. A group with a scale that is not finite is all NaN.
 
@@ -238,11 +239,30 @@ struct ScaleLimits {
   float largest;
 };
 
+/// Counts a scale of the group. @param limits {infinity, 0} to begin with.
+TESSERA_DEVICE inline void widen_limits(ScaleLimits& limits, float scale) {
+  if (scale > 0) {
+    limits.smallest = scale < limits.smallest ? scale : limits.smallest;
+    limits.largest = scale > limits.largest ? scale : limits.largest;
+  }
+}
+
+/// What is stored of the limits of all scales of a group.
+/// @param finite whether all scales are.
+TESSERA_DEVICE inline ScaleLimits stored_limits(
+    ScaleLimits limits,
+    bool finite) {
+  const float nan = float_of(kNanBits);
+  return !finite               ? ScaleLimits{nan, nan}
+         : limits.largest == 0 ? ScaleLimits{0, 0}
+                               : limits;
+}
+
 /// What differences to the smallest scale are multiplied by; nearest_int() of
 /// that is the byte of a scale.
 TESSERA_DEVICE inline float compact_inverse(ScaleLimits limits) {
   const float range = limits.largest - limits.smallest;
-  return range < 1e-36f ? 0 : 255.0f / range;
+  return range >= 1e-36f ? 255.0f / range : 0; // 0 for NaN
 }
 
 /// The difference between neighboring scales.

@@ -447,17 +447,17 @@ void encode_unit(const Part& part, int64_t first, int64_t count) {
     const int64_t begin = k * block;
     scales[k] =
         encode_codes(part, first + begin, std::min(block, count - begin));
-    limits.smallest = std::min(limits.smallest, scales[k]);
-    limits.largest = std::max(limits.largest, scales[k]);
+    widen_limits(limits, scales[k]);
     finite = finite && bits_of(scales[k]) < kInfinityBits;
   }
-  const float inverse = finite ? compact_inverse(limits) : 0;
+  limits = stored_limits(limits, finite);
+  const float inverse = compact_inverse(limits);
   for (int64_t k = 0; k < blocks; ++k) {
-    *part.compact_scale_at(first + k * block) = static_cast<uint8_t>(
-        nearest_int(finite ? (scales[k] - limits.smallest) * inverse : 0));
+    const float above = scales[k] - limits.smallest;
+    *part.compact_scale_at(first + k * block) =
+        static_cast<uint8_t>(above > 0 ? nearest_int(above * inverse) : 0);
   }
-  const float nan = float_of(kNanBits);
-  *part.limits_at(first) = finite ? limits : ScaleLimits{nan, nan};
+  *part.limits_at(first) = limits;
 }
 
 void decode_block(const Part& part, int64_t first, int64_t count) {

@@ -242,30 +242,27 @@ __device__ void store_compact(
     const BlockView& first,
     const float* scales,
     int64_t blocks) {
-  ScaleLimits limits{scales[0], 0};
+  ScaleLimits limits{float_of(kInfinityBits), 0};
   bool finite = true;
   for (int64_t k = 0; k < blocks; ++k) {
-    const float scale = scales[k];
-    limits.smallest = scale < limits.smallest ? scale : limits.smallest;
-    limits.largest = scale > limits.largest ? scale : limits.largest;
-    finite = finite && bits_of(scale) < kInfinityBits;
+    widen_limits(limits, scales[k]);
+    finite = finite && bits_of(scales[k]) < kInfinityBits;
   }
+  limits = stored_limits(limits, finite);
   const float inverse = compact_inverse(limits);
   uint8_t* bytes =
       first.wire + all.format.scales_begin(all.numel) + first.first / all.format.block_numel;
   for (int64_t k = threadIdx.x; k < blocks; k += kThreads) {
+    const float above = scales[k] - limits.smallest;
     bytes[k] = static_cast<uint8_t>(
-        finite
-            ? nearest_int(__fmul_rn(scales[k] - limits.smallest, inverse))
-            : 0);
+        above > 0 ? nearest_int(__fmul_rn(above, inverse)) : 0);
   }
   if (threadIdx.x == 0) {
-    const float nan = float_of(kNanBits);
     reinterpret_cast<ScaleLimits*>(
         first.wire +
         all.format
             .limits_begin(all.numel))[first.first / all.format.unit_numel()] =
-        finite ? limits : ScaleLimits{nan, nan};
+        limits;
   }
 }
 

@@ -146,21 +146,22 @@ at::Tensor codes_of(CodeType type, const at::Tensor& scaled) {
 /// @param scales [blocks], those of some groups.
 void store_compact(const BlockRange& range, const at::Tensor& scales) {
   const at::Tensor limits = range.limits();
-  const auto in_groups = [&](double padding) {
-    return at::constant_pad_nd(
-               scales, {0, limits.size(0) * kScaleGroup - scales.numel()}, padding)
-        .view({-1, kScaleGroup});
-  };
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  const at::Tensor smallest = in_groups(kInfinity).amin({1}, /*keepdim=*/true);
-  const at::Tensor largest = in_groups(0).amax({1}, /*keepdim=*/true);
+  const at::Tensor padded =
+      at::constant_pad_nd(
+          scales, {0, limits.size(0) * kScaleGroup - scales.numel()})
+          .view({-1, kScaleGroup});
+  const at::Tensor least = padded.masked_fill(padded == 0, kInfinity)
+                               .amin({1}, /*keepdim=*/true);
+  const at::Tensor smallest = least.masked_fill(at::isinf(least), 0);
+  const at::Tensor largest = padded.amax({1}, /*keepdim=*/true);
   const at::Tensor is_finite =
-      at::isfinite(in_groups(0)).all(1, /*keepdim=*/true);
+      at::isfinite(padded).all(1, /*keepdim=*/true);
   const at::Tensor difference = largest - smallest;
   const at::Tensor inverse =
       (number_like(difference, 255) / difference)
           .masked_fill(difference < 1e-36, 0);
-  const at::Tensor bytes = at::round((in_groups(0) - smallest) * inverse)
+  const at::Tensor bytes = at::round((padded - smallest).clamp_min(0) * inverse)
                                .masked_fill(is_finite.logical_not(), 0)
                                .flatten()
                                .narrow(0, 0, scales.numel());

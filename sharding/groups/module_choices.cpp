@@ -99,6 +99,14 @@ bool ModuleChoices::is_sent_exactly(const std::string& parameter) const {
   return find(parameter, test) != nullptr;
 }
 
+std::optional<FrozenWeights> ModuleChoices::frozen_weights(
+    const std::string& parameter) const {
+  const ModuleOptions* found = find(parameter, [](const auto& options) {
+    return options.frozen_weights.has_value();
+  });
+  return found != nullptr ? found->frozen_weights : std::nullopt;
+}
+
 std::optional<int> ModuleChoices::zero_stage(const std::string& group) const {
   const ModuleOptions* found = find(group, [](const auto& options) {
     return options.zero_stage.has_value();

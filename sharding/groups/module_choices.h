@@ -31,6 +31,10 @@ class ModuleChoices {
   /// Whether it is sent as it is, see ModuleOptions::full_precision.
   bool is_sent_exactly(const std::string& parameter) const;
 
+  /// Of the parameter, see ModuleOptions::frozen_weights.
+  std::optional<FrozenWeights> frozen_weights(
+      const std::string& parameter) const;
+
   /// Whether rules name modules that are groups, in place of the default ones.
   bool names_groups() const {
     return names_groups_;

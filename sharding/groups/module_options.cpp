@@ -103,6 +103,15 @@ void visit_fields(runtime::OptionFields& fields, ModuleRule& rule) {
       "full_precision",
       rule.options.full_precision,
       "are sent as they are, whatever `sharding.communication`, with everything in them");
+  std::vector<std::pair<std::string, std::optional<FrozenWeights>>> frozen;
+  for (const auto& [name, weights] : sharding::all_frozen_weights()) {
+    frozen.emplace_back(name, weights);
+  }
+  fields.choice(
+      "frozen_weights",
+      rule.options.frozen_weights,
+      frozen,
+      "in what weights that are not trained rest, in place of `precision.frozen_weights`, all that have at least two dimensions");
   fields.field(
       "ignored",
       rule.options.ignored,

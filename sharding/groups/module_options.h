@@ -3,6 +3,8 @@
 // `ModuleOptions` are what can be chosen for one module of a model, by a call
 // (`configure()`) or by name (`ModuleRule`).
 
+#include "tessera/sharding/groups/frozen_weights.h"
+
 #include <torch/nn/module.h>
 
 #include <optional>
@@ -38,6 +40,9 @@ struct ModuleOptions {
   /// Parameters and their gradients are sent as they are, whatever
   /// ShardingOptions::communication.
   bool full_precision = false;
+  /// In what those of at least two dimensions rest that are not trained, in
+  /// place of PrecisionPolicy::frozen_weights.
+  std::optional<FrozenWeights> frozen_weights;
   /// Parameters are not sharded, paged, averaged over the ranks or optimized.
   /// They stay ordinary tensors of the caller, who may train them with a
   /// separate optimizer.

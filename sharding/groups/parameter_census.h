@@ -3,6 +3,7 @@
 // `take_parameter_census()` lists the parameters of a module, each once, with
 // its spec.
 
+#include "tessera/sharding/groups/frozen_weights.h"
 #include "tessera/sharding/groups/module_choices.h"
 #include "tessera/sharding/tensors/tensor_spec.h"
 
@@ -26,11 +27,17 @@ struct ParameterRecord {
   at::ScalarType dtype = at::kFloat;
   /// In DividedExperts: other ranks have parameters of other experts instead.
   bool of_experts = false;
+  /// In what it rests, by choose_frozen_weights().
+  FrozenWeights frozen_weights = FrozenWeights::kNone;
 
   const std::string& name() const {
     return spec.name();
   }
 };
+
+inline const c10::StorageImpl* storage_of(const ParameterRecord& record) {
+  return record.tensor.storage().unsafeGetStorageImpl();
+}
 
 /// Returns all parameters in registration order, without ignored ones; a tied
 /// parameter is listed once.

@@ -73,6 +73,11 @@ void visit_fields(runtime::OptionFields& fields, PrecisionPolicy& policy) {
       "norms_in_float32",
       policy.norms_in_float32,
       "parameters and statistics of normalization layers stay in float32; their activations keep their dtype");
+  fields.choice(
+      "frozen_weights",
+      policy.frozen_weights,
+      sharding::all_frozen_weights(),
+      "in what the weights of linear layers rest that are not trained, such as those under adapters, but for vocabulary heads: 4.5 (`nf4`), 4.13 (`nf4_double`) or 8.25 bits");
 }
 
 void check(const PrecisionPolicy& policy) {

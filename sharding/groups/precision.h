@@ -3,6 +3,8 @@
 // `PrecisionPolicy` determines the dtypes of parameters, gradients and buffers
 // in mixed-precision training.
 
+#include "tessera/sharding/groups/frozen_weights.h"
+
 #include <c10/core/ScalarType.h>
 #include <torch/nn/module.h>
 
@@ -58,6 +60,11 @@ struct PrecisionPolicy {
   /// they are and compute statistics in float32, see [Note: mixed norms]; other
   /// norm operators get float32 copies.
   bool norms_in_float32 = true;
+  /// In what the weights of linear layers rest that do not require gradients
+  /// when the module is wrapped, but those of vocabulary heads;
+  /// see [Note: frozen weights in blocks]. ModuleOptions::frozen_weights chooses
+  /// for other modules.
+  FrozenWeights frozen_weights = FrozenWeights::kNone;
 
   bool is_mixed() const {
     return parameters.has_value();

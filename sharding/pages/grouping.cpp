@@ -43,10 +43,6 @@ Wishes wishes_of(const PageSpec& group) {
   return {group.reshard_after_forward, group.zero_stage};
 }
 
-const c10::StorageImpl* storage_of(const ParameterRecord& record) {
-  return record.tensor.storage().unsafeGetStorageImpl();
-}
-
 /// Returns the storages that are used by more than one piece; they form groups
 /// of their own.
 std::unordered_set<const c10::StorageImpl*> shared_storages(
@@ -211,6 +207,7 @@ struct GroupKind {
   bool trainable;
   bool of_experts;
   bool full_precision;
+  FrozenWeights frozen_weights;
 
   auto operator<=>(const GroupKind&) const = default;
 
@@ -218,6 +215,9 @@ struct GroupKind {
     return std::string("[") + c10::toString(dtype) +
            (of_experts ? ", experts" : "") +
            (full_precision ? ", full precision" : "") +
+           (frozen_weights != FrozenWeights::kNone
+                ? ", " + name_of(frozen_weights)
+                : "") +
            (trainable ? "]" : ", frozen]");
   }
 };
@@ -290,7 +290,8 @@ void split_by_kind(
         record.dtype,
         trainable.contains(storage_of(record)),
         of_experts.contains(storage_of(record)),
-        full_precision.contains(storage_of(record))};
+        full_precision.contains(storage_of(record)),
+        record.frozen_weights};
     auto found = std::find_if(kinds.begin(), kinds.end(), [&](const auto& k) {
       return k.first == kind;
     });
@@ -299,6 +300,7 @@ void split_by_kind(
       part.parameters.clear();
       part.of_experts = kind.of_experts;
       part.full_precision = kind.full_precision;
+      part.resting_format = format_of(kind.frozen_weights);
       kinds.emplace_back(kind, std::move(part));
       found = std::prev(kinds.end());
     }

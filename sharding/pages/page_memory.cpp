@@ -48,24 +48,31 @@ PageMemory::PageMemory(
   shard_ = make_shard(
       "weights",
       MemoryPurpose::kParameters,
-      spec_.dtype,
+      spec_.resting_numel(),
+      spec_.resting_dtype(),
       ledger,
       stores.parameters);
   if (spec_.has_separate_master) {
     master_ = make_shard(
         "master weights",
         MemoryPurpose::kOptimizerState,
+        spec_.layout.shard_numel(),
         at::kFloat,
         ledger,
         stores.state);
   }
-  const at::Tensor shard = shard_.load();
+  const at::Tensor shard =
+      spec_.resting_format
+          ? at::zeros(
+                {spec_.layout.shard_numel()},
+                at::TensorOptions(spec_.dtype).device(spec_.device))
+          : shard_.load();
   const at::Tensor master =
       spec_.has_separate_master ? master_.load() : at::Tensor();
   for (size_t i = 0; i < storages.size(); ++i) {
     take_slice(storages[i], spec_.layout.offset(i), shard, master);
   }
-  shard_.store(shard);
+  store_values(shard);
   if (spec_.has_separate_master) {
     master_.store(master);
   }
@@ -91,20 +98,47 @@ PageMemory::PageMemory(
   }
 }
 
-/// Allocates zeros: [shard_numel].
+/// Allocates zeros: [numel].
 runtime::RestingTensor PageMemory::make_shard(
     const char* label,
     MemoryPurpose purpose,
+    int64_t numel,
     at::ScalarType dtype,
     MemoryLedger& ledger,
     runtime::ShardStore* store) const {
-  const int64_t numel = spec_.layout.shard_numel();
   if (store == nullptr) {
     return runtime::RestingTensor(
         ledger.allocate_zeros(purpose, numel, dtype, spec_.device));
   }
   return runtime::RestingTensor(store->reserve(
       formatted("{} of '{}'", label, spec_.name), purpose, numel, dtype));
+}
+
+at::Tensor PageMemory::load_values() const {
+  const at::Tensor resting = shard_.load(spec_.device);
+  if (!spec_.resting_format) {
+    return resting;
+  }
+  const at::Tensor values = at::empty(
+      {spec_.layout.shard_numel()},
+      at::TensorOptions(spec_.dtype).device(spec_.device));
+  runtime::decode_blocks_(values, resting, *spec_.resting_format);
+  return values;
+}
+
+void PageMemory::store_values(const at::Tensor& values) {
+  if (!spec_.resting_format) {
+    shard_.store(values);
+    return;
+  }
+  const at::Tensor blocks = at::zeros(
+      {spec_.resting_numel()},
+      at::TensorOptions(at::kByte).device(spec_.device));
+  runtime::encode_blocks_(
+      blocks,
+      values.to(spec_.device, spec_.dtype).contiguous(),
+      *spec_.resting_format);
+  shard_.store(blocks);
 }
 
 void PageMemory::take_slice(
@@ -202,7 +236,7 @@ void PageMemory::begin_unshard(
     begin_gather(shard_.tensor());
     return;
   }
-  arriving_ = shard_.read(local_slice(full_in_slot()));
+  arriving_ = shard_.read(shard_in_slot());
   reading_ = true;
   if (shard_.tier() != MemoryTier::kNvme) {
     issue_unshard();
@@ -215,21 +249,33 @@ void PageMemory::issue_unshard() {
   }
   const runtime::StreamLane::Scope on_lane(*lane_);
   arriving_.wait_issued();
-  begin_gather(local_slice(full_in_slot()));
+  begin_gather(shard_in_slot());
+}
+
+const std::optional<runtime::BlockFormat>& PageMemory::blocks() const {
+  static const std::optional<runtime::BlockFormat> none;
+  if (spec_.resting_format) {
+    return spec_.resting_format;
+  }
+  return format_ == GatherFormat::kOfPage ? spec_.gather_format : none;
 }
 
 /// Runs on the lane.
-/// @param shard this rank's shard, which may be in the slot.
+/// @param shard this rank's shard as it rests, which may be in the slot.
 void PageMemory::begin_gather(const at::Tensor& shard) {
   const runtime::TraceLaneScope traced(runtime::TraceLane::kUnshard);
   const std::string label = "unshard of '" + spec_.name + "'";
-  if (is_encoded()) {
-    const at::Tensor wire = wire_in_slot();
-    const int64_t bytes = spec_.gather_format->bytes(shard.numel());
-    const at::Tensor local =
-        wire.narrow(0, communicator_->rank() * bytes, bytes);
-    runtime::encode_blocks_(local, shard, *spec_.gather_format);
-    gather_ = communicator_->all_gather(wire, local, label);
+  if (spec_.resting_format && communicator_->size() == 1) {
+    wire_ = shard;
+  } else if (blocks()) {
+    wire_ = wire_in_slot();
+    at::Tensor local = shard;
+    if (!spec_.resting_format) {
+      const int64_t bytes = blocks()->bytes(shard.numel());
+      local = wire_.narrow(0, communicator_->rank() * bytes, bytes);
+      runtime::encode_blocks_(local, shard, *blocks());
+    }
+    gather_ = communicator_->all_gather(wire_, local, label);
   } else {
     gather_ = communicator_->all_gather(full_in_slot(), shard, label);
   }
@@ -239,12 +285,10 @@ void PageMemory::begin_gather(const at::Tensor& shard) {
 }
 
 void PageMemory::receive() {
-  if (is_encoded()) {
+  if (blocks()) {
     runtime::decode_blocks_(
-        full_in_slot(),
-        wire_in_slot(),
-        *spec_.gather_format,
-        communicator_->size());
+        full_in_slot(), wire_, *blocks(), communicator_->size());
+    wire_ = at::Tensor();
   }
   ready_ = lane_->mark();
   gathered_ = ready_;
@@ -262,7 +306,15 @@ at::Tensor PageMemory::wire_in_slot() const {
           0,
           0,
           communicator_->size() *
-              spec_.gather_format->bytes(spec_.layout.shard_numel()));
+              blocks()->bytes(spec_.layout.shard_numel()));
+}
+
+at::Tensor PageMemory::shard_in_slot() const {
+  if (!spec_.resting_format) {
+    return local_slice(full_in_slot());
+  }
+  const int64_t bytes = spec_.resting_numel();
+  return wire_in_slot().narrow(0, communicator_->rank() * bytes, bytes);
 }
 
 at::Tensor PageMemory::local_slice(const at::Tensor& full) const {
@@ -386,7 +438,7 @@ void PageMemory::write_back() {
     master.copy_(at::where(written, self_tensor.to(master.dtype()), master));
     master_.store(master);
   }
-  shard_.store(self_tensor);
+  store_values(self_tensor);
 }
 
 void PageMemory::check_values() const {
@@ -396,7 +448,8 @@ void PageMemory::check_values() const {
 at::Tensor PageMemory::read_master() const {
   const c10::NoGradGuard no_grad;
   check_values();
-  return master().load(spec_.device);
+  return spec_.has_separate_master ? master_.load(spec_.device)
+                                   : load_values();
 }
 
 void PageMemory::write_master(const at::Tensor& values) {
@@ -404,7 +457,7 @@ void PageMemory::write_master(const at::Tensor& values) {
   if (spec_.has_separate_master) {
     master_.store(values);
   }
-  shard_.store(values);
+  store_values(values);
 }
 
 at::Tensor PageMemory::view_of(const at::Tensor& full, size_t i) const {

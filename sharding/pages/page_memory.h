@@ -16,6 +16,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,7 +27,7 @@ enum class Residency { kSharded, kUnsharding, kUnsharded };
 /// In what an all-gather sends weights.
 enum class GatherFormat {
   kOfPage, ///< PageSpec::gather_format
-  kExact, ///< as they are
+  kExact, ///< as they rest
 };
 
 /// One flat buffer of one dtype, divided evenly over the ranks.
@@ -46,7 +47,9 @@ enum class GatherFormat {
 /// [Note: gathers in another format] With PageSpec::gather_format, every rank
 /// encodes its shard to a place behind the parameters in the slot, where those
 /// of all ranks arrive; they are decoded when the gather ends. This rank's own
-/// weights take the same way, so that all ranks have the same bits.
+/// weights take the same way, so that all ranks have the same bits. Where
+/// shards rest in blocks (PageSpec::resting_format), these are sent as they are;
+/// what rests on the device of one rank alone is expanded without a copy.
 ///
 /// [Note: shards under update] Operators use the shard itself of a group that
 /// is not paged. While an update writes to it beside forward (begin_update()),
@@ -91,15 +94,16 @@ class PageMemory {
     return spec_.device;
   }
 
-  /// This rank's shard of the weights, as it is all-gathered: [shard_numel],
-  /// dtype().
+  /// This rank's shard of the weights, as it is all-gathered:
+  /// [PageSpec::resting_numel()], resting_dtype().
   const runtime::RestingTensor& shard() const {
     return shard_;
   }
 
   /// This rank's shard of the weights as optimizers update it: [shard_numel],
   /// of at least float32 precision. It is shard() itself if that is precise
-  /// enough; otherwise the updater writes the rounded values to shard().
+  /// enough; otherwise the updater writes the rounded values to shard(). Not of
+  /// a page that rests in blocks, which nothing updates.
   const runtime::RestingTensor& master() const {
     return spec_.has_separate_master ? master_ : shard_;
   }
@@ -134,7 +138,8 @@ class PageMemory {
   }
 
   /// Starts the all-gather into `slot` ([PageSpec::gather_slot_numel()], or
-  /// [padded_numel] for kExact; dtype()), on the lane; if the shard is in a
+  /// [padded_numel] for kExact of one that does not rest in blocks; dtype()), on
+  /// the lane; if the shard is in a
   /// file, starts reading it; see [Note: shards elsewhere].
   /// @param communicator, lane must outlive the group; the lane must be ordered
   ///   after writes to shard().
@@ -223,24 +228,31 @@ class PageMemory {
   /// Stores the result of read_master() after it was written to, and rounds it
   /// into the shard. Blocks.
   void write_master(const at::Tensor& values);
-  bool is_encoded() const {
-    return format_ == GatherFormat::kOfPage && spec_.gather_format.has_value();
-  }
+  /// The blocks that arrive of the last gather, if it has any.
+  const std::optional<runtime::BlockFormat>& blocks() const;
   void begin_gather(const at::Tensor& shard);
   void finish_gather(const WaitCheck& check);
   /// Of the gather in progress, on the lane: what arrived becomes weights.
   void receive();
   /// The place of weights in the slot: [padded_numel].
   at::Tensor full_in_slot() const;
-  /// What ranks send, of a gather in another format: uint8.
+  /// What ranks send, of a gather in blocks: uint8.
   at::Tensor wire_in_slot() const;
+  /// The place of this rank's shard in the slot, as it rests.
+  at::Tensor shard_in_slot() const;
   runtime::Slot take_slot();
   runtime::RestingTensor make_shard(
       const char* label,
       MemoryPurpose purpose,
+      int64_t numel,
       at::ScalarType dtype,
       MemoryLedger& ledger,
       runtime::ShardStore* store) const;
+  /// The shard's values in memory, on the parameters' device: [shard_numel],
+  /// dtype(). The tensor itself, or a copy.
+  at::Tensor load_values() const;
+  /// Makes the shard rest with these values.
+  void store_values(const at::Tensor& values);
   /// This rank's part of the flat buffer.
   runtime::FlatSpan local_span() const {
     return spec_.shard();
@@ -268,6 +280,7 @@ class PageMemory {
   runtime::PendingTransfer
       arriving_; ///< transfer of the shard to its place in the slot
   GatherFormat format_ = GatherFormat::kOfPage; ///< of the last gather
+  at::Tensor wire_; ///< what is decoded when it ends
   bool reading_ = false; ///< as above, and the all-gather is not issued yet
   Communicator* communicator_ = nullptr; ///< of the last gather
   PendingCollective gather_;

@@ -155,7 +155,12 @@ std::vector<c10::Storage> storages_of(const PageSpec& page) {
 }
 
 int64_t PageSpec::shard_bytes() const {
-  return runtime::bytes_of(layout.shard_numel(), dtype);
+  return runtime::bytes_of(resting_numel(), resting_dtype());
+}
+
+int64_t PageSpec::resting_numel() const {
+  const int64_t numel = layout.shard_numel();
+  return resting_format ? resting_format->bytes(numel) : numel;
 }
 
 int64_t PageSpec::gradient_shard_bytes() const {
@@ -168,10 +173,9 @@ int64_t PageSpec::first_gradient_bytes() const {
 }
 
 int64_t PageSpec::gather_slot_numel() const {
+  const auto& blocks = resting_format ? resting_format : gather_format;
   const int64_t wire =
-      gather_format
-          ? mesh.size(kShardAxis) * gather_format->bytes(layout.shard_numel())
-          : 0;
+      blocks ? mesh.size(kShardAxis) * blocks->bytes(layout.shard_numel()) : 0;
   return layout.padded_numel() + slot_numel_of(wire, dtype);
 }
 
@@ -225,15 +229,20 @@ PageSpec lay_out(
   page.dtype = first.dtype;
   page.original_dtype = first.tensor.scalar_type();
   page.mesh = mesh;
-  page.layout = runtime::FlatLayout(
-      numels,
-      runtime::OffsetAllocator::kAlignment / runtime::size_of(first.dtype),
-      mesh.size(kShardAxis));
+  int64_t alignment =
+      runtime::OffsetAllocator::kAlignment / runtime::size_of(first.dtype);
+  if (page.resting_format) { // blocks lie in one parameter and one shard
+    alignment = std::max(alignment, page.resting_format->unit_numel());
+  }
+  page.layout =
+      runtime::FlatLayout(numels, alignment, mesh.size(kShardAxis));
   page.casts_arguments =
       options.precision.is_mixed() && at::isFloatingType(first.dtype);
   page.keeps_full_gradients = keeps_full_gradients(options, page.zero_stage);
-  page.stays_after_forward = !page.reshard_after_forward.value_or(
-      page.zero_stage.value_or(options.zero_stage) == 3);
+  page.stays_after_forward =
+      !page.resting_format &&
+      !page.reshard_after_forward.value_or(
+          page.zero_stage.value_or(options.zero_stage) == 3);
   page.gradients = gradient_types(
       options, page.gradient_ranks(), first.dtype, page.zero_stage);
   for (size_t i = 0; i < page.parameters.size(); ++i) {
@@ -246,7 +255,8 @@ PageSpec lay_out(
         page.layout.offset(storage_of[i]) + tensor.storage_offset(),
         storage_extent(tensor)};
   }
-  if (mesh.size(kShardAxis) > 1 && !page.full_precision) {
+  if (mesh.size(kShardAxis) > 1 && !page.full_precision &&
+      !page.resting_format) {
     const CommunicationOptions& sent = options.communication;
     page.gather_format =
         format_of(sent.gather, sent.block_elements, page.dtype);
@@ -274,6 +284,7 @@ std::vector<PageSpec> plan_pages(
                      " of pipeline stage {}", meshes.model.index(kPipelineAxis))
                : "");
   choose_dtypes(module, options.precision, choices, census);
+  choose_frozen_weights(module, options.precision, choices, census);
   std::set<std::string> tied_over_stages;
   for (const auto& [name, mesh] : meshes.tied) {
     tied_over_stages.insert(name);

@@ -55,6 +55,9 @@ struct PageSpec {
   bool full_precision = false;
   bool is_apart = false; ///< a parameter that is a page of its own
   bool of_experts = false; ///< see [Note: pages of divided experts]
+  /// The blocks in which its shards rest and are sent; unset: as they are. See
+  /// [Note: frozen weights in blocks].
+  std::optional<runtime::BlockFormat> resting_format;
 
   // The rest, by lay_out().
   int number = 0; ///< in the list of pages
@@ -79,7 +82,8 @@ struct PageSpec {
   /// not limited.
   bool stays_after_forward = false;
   bool is_tied = false; ///< its weights are used in two places of the model
-  /// In what its shards and its gradients are sent; unset: as they are.
+  /// In what its shards and its gradients are sent; unset: as they are (or
+  /// rest).
   std::optional<runtime::BlockFormat> gather_format;
   std::optional<runtime::BlockFormat> reduce_format;
   /// Of its parameter, if other pipeline stages have it too; else empty.
@@ -98,9 +102,13 @@ struct PageSpec {
     return mesh.size(kShardAxis) * mesh.size(kReplicateAxis);
   }
   int64_t shard_bytes() const; ///< of one rank's part of the parameters
+  /// The elements of the tensor in which that rests, and their type.
+  int64_t resting_numel() const;
+  at::ScalarType resting_dtype() const {
+    return resting_format ? at::kByte : dtype;
+  }
   /// Of a slot in which it is unsharded, in elements of `dtype`: the
-  /// parameters, and behind them what arrives of a gather that is not of that
-  /// type.
+  /// parameters, and behind them what arrives of a gather in blocks.
   int64_t gather_slot_numel() const;
   int64_t gather_slot_bytes() const;
   int64_t gradient_shard_bytes() const; ///< 0 if it keeps none

@@ -44,9 +44,11 @@ SlotPlan::SlotPlan(
     const bool stores_gradients =
         page.keeps_gradient_shard && tiers[g].gradients != MemoryTier::kDevice;
     const bool has_peers = page.gradient_ranks() > 1;
-    paged_.push_back(page.mesh.size(kShardAxis) > 1 || stored);
+    paged_.push_back(
+        page.mesh.size(kShardAxis) > 1 || stored || page.resting_format);
     pages_any_ = pages_any_ || paged_.back();
-    is_alone_ = is_alone_ && !has_peers && !stored && !stores_gradients;
+    is_alone_ = is_alone_ && !has_peers && !stored && !stores_gradients &&
+                !page.resting_format;
     pages_.push_back(
         {page.gather_slot_bytes(),
          page.gradient_slot_bytes(stores_gradients),

@@ -54,11 +54,12 @@ void GatherScopes::unpin(
       --page.pins.writable;
       write_back(page);
       page.bump_versions();
-      page.pins.written = page.ranks.is_divided();
+      page.pins.written =
+          page.ranks.is_divided() || page.spec().resting_format.has_value();
     }
     // A slot outside the arena exists only for the scope. A page that was
     // written is dropped as well: only this rank's slice of it is known to
-    // equal that of the other ranks. Other pages stay as long as the plan keeps
+    // equal that of the other ranks, and blocks round it. Other pages stay as long as the plan keeps
     // them.
     if (--page.pins.all == 0 && (page.slot_is_outside() || page.pins.written)) {
       page.pins.written = false;

@@ -48,9 +48,12 @@ void Unsharder::unshard(Page& page) {
 }
 
 void Unsharder::unshard_outside(Page& page) {
+  const int64_t numel = page.spec().resting_format
+                            ? page.spec().gather_slot_numel()
+                            : page.layout().padded_numel();
   begin(
       page,
-      arena_.allocate_outside(page.layout().padded_numel(), page.dtype()),
+      arena_.allocate_outside(numel, page.dtype()),
       GatherFormat::kExact);
   context_.ranks->run_or_abandon([&] { page.issue_unshard(); });
   page.end_unshard(context_.ranks->watch_failures());
