@@ -17,7 +17,8 @@
 // divided into 255 steps; blocks of zeros do not count, whose codes need no
 // scale. What a scale then is, is rounded to the type of the
 // values, so that encoding what has been decoded gives the same bits. That
-// holds for int8 and fp8 too. A group with a scale that is not finite is all NaN.
+// holds for int8 and fp8 too. A group with a scale that is not finite is all
+// NaN.
 
 #include "tessera/runtime/core/device_function.h"
 #include "tessera/runtime/kernels/pack_shard.h"
@@ -64,9 +65,8 @@ struct BlockFormat {
   }
   /// Bytes of a part of `numel` elements.
   TESSERA_HOST_DEVICE int64_t bytes(int64_t numel) const {
-    return compact_scales
-               ? limits_begin(numel) + aligned(8 * groups(numel))
-               : scales_begin(numel) + aligned(4 * blocks(numel));
+    return compact_scales ? limits_begin(numel) + aligned(8 * groups(numel))
+                          : scales_begin(numel) + aligned(4 * blocks(numel));
   }
   /// Elements that are encoded together: a part that begins at a multiple of
   /// them has the bytes that it has within a longer one.
@@ -205,16 +205,32 @@ TESSERA_DEVICE inline float nf4_value(uint32_t code) {
   switch (code / 4) {
     case 0:
       return of_four(
-          code, -1.0f, -0.6961928009986877f, -0.5250730514526367f, -0.39491748809814453f);
+          code,
+          -1.0f,
+          -0.6961928009986877f,
+          -0.5250730514526367f,
+          -0.39491748809814453f);
     case 1:
       return of_four(
-          code, -0.28444138169288635f, -0.18477343022823334f, -0.09105003625154495f, 0.0f);
+          code,
+          -0.28444138169288635f,
+          -0.18477343022823334f,
+          -0.09105003625154495f,
+          0.0f);
     case 2:
       return of_four(
-          code, 0.07958029955625534f, 0.16093020141124725f, 0.24611230194568634f, 0.33791524171829224f);
+          code,
+          0.07958029955625534f,
+          0.16093020141124725f,
+          0.24611230194568634f,
+          0.33791524171829224f);
     default:
       return of_four(
-          code, 0.44070982933044434f, 0.5626170039176941f, 0.7229568362236023f, 1.0f);
+          code,
+          0.44070982933044434f,
+          0.5626170039176941f,
+          0.7229568362236023f,
+          1.0f);
   }
 }
 
@@ -272,8 +288,10 @@ TESSERA_DEVICE inline float compact_step(ScaleLimits limits) {
 
 /// The scale of a byte, not yet rounded to the type of the values.
 /// @param above compact_step() times the byte.
-TESSERA_DEVICE inline float
-wide_scale(uint8_t byte, ScaleLimits limits, float above) {
+TESSERA_DEVICE inline float wide_scale(
+    uint8_t byte,
+    ScaleLimits limits,
+    float above) {
   return byte == 255 ? limits.largest : limits.smallest + above;
 }
 

@@ -386,7 +386,10 @@ struct Part {
     Nf4Table<uint16_t> table;
     narrow(wide.data(), static_cast<int64_t>(wide.size()), table.data());
     look_up_nf4(
-        codes(first), count, table, reinterpret_cast<uint16_t*>(values) + first);
+        codes(first),
+        count,
+        table,
+        reinterpret_cast<uint16_t*>(values) + first);
   }
 
  private:
@@ -525,13 +528,12 @@ void detail::run_blocks_cpu(const BlockArrays& arrays) {
          arrays.wire + k * arrays.format.bytes(arrays.numel)});
   }
   const auto in_steps = [&](int64_t step, const auto& work) {
-    return CpuUpdate{
-        arrays.numel, [step, work](int64_t begin, int64_t end) {
-          for (int64_t i = begin; i < end; i += step) {
-            work(i, std::min(step, end - i));
-          }
-          return true;
-        }};
+    return CpuUpdate{arrays.numel, [step, work](int64_t begin, int64_t end) {
+                       for (int64_t i = begin; i < end; i += step) {
+                         work(i, std::min(step, end - i));
+                       }
+                       return true;
+                     }};
   };
   const int64_t block = arrays.format.block_numel;
   std::vector<CpuUpdate> work;

@@ -221,8 +221,7 @@ __device__ float encode_nf4(
     const uint32_t local = bits_of(widen(values[i])) & 0x7fffffff;
     largest = local > largest ? local : largest;
   }
-  const BlockScale scale =
-      block_scale(CodeType::kNf4, block_largest(largest));
+  const BlockScale scale = block_scale(CodeType::kNf4, block_largest(largest));
   const auto code_of = [&](int64_t i) {
     return i < view.count && scale.inverse != 0
                ? nf4_code(__fmul_rn(widen(values[i]), scale.inverse))
@@ -250,8 +249,8 @@ __device__ void store_compact(
   }
   limits = stored_limits(limits, finite);
   const float inverse = compact_inverse(limits);
-  uint8_t* bytes =
-      first.wire + all.format.scales_begin(all.numel) + first.first / all.format.block_numel;
+  uint8_t* bytes = first.wire + all.format.scales_begin(all.numel) +
+                   first.first / all.format.block_numel;
   for (int64_t k = threadIdx.x; k < blocks; k += kThreads) {
     const float above = scales[k] - limits.smallest;
     bytes[k] = static_cast<uint8_t>(
@@ -259,9 +258,8 @@ __device__ void store_compact(
   }
   if (threadIdx.x == 0) {
     reinterpret_cast<ScaleLimits*>(
-        first.wire +
-        all.format
-            .limits_begin(all.numel))[first.first / all.format.unit_numel()] =
+        first.wire + all.format.limits_begin(
+                         all.numel))[first.first / all.format.unit_numel()] =
         limits;
   }
 }
@@ -303,14 +301,12 @@ __device__ float nf4_scale(const BlockArrays& all, const BlockView& view) {
   if (!all.format.compact_scales) {
     return *view.scale;
   }
-  const uint8_t byte =
-      view.wire
-          [all.format.scales_begin(all.numel) +
-           view.first / all.format.block_numel];
+  const uint8_t byte = view.wire
+                           [all.format.scales_begin(all.numel) +
+                            view.first / all.format.block_numel];
   const ScaleLimits limits = reinterpret_cast<const ScaleLimits*>(
       view.wire +
-      all.format
-          .limits_begin(all.numel))[view.first / all.format.unit_numel()];
+      all.format.limits_begin(all.numel))[view.first / all.format.unit_numel()];
   const float above = __fmul_rn(compact_step(limits), static_cast<float>(byte));
   return widen(narrow<T>(wide_scale(byte, limits, above)));
 }

@@ -398,7 +398,8 @@ KernelProblem blocks_problem(CodeType code, ElementType type) {
           values.narrow(0, 3 * block + 1, 1).fill_(kInfinity);
           const at::Tensor wire = at::zeros(
               {kParts * format.bytes(numel)}, arrays.options(at::kByte));
-          const auto run = [&, numel = numel](BlockWork work, const at::Tensor& of) {
+          const auto run = [&, numel = numel](
+                               BlockWork work, const at::Tensor& of) {
             kernels.blocks(
                 {.work = work,
                  .format = format,

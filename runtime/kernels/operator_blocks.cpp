@@ -58,8 +58,8 @@ struct BlockRange {
   }
   /// [blocks]: the bytes of compact scales.
   at::Tensor compact_scales() const {
-    const int64_t begin = all.format.scales_begin(all.numel) +
-                          first / all.format.block_numel;
+    const int64_t begin =
+        all.format.scales_begin(all.numel) + first / all.format.block_numel;
     return array_tensor(wire() + begin, blocks(), at::kByte);
   }
   /// [groups, 2]: the smallest and the largest scale of each.
@@ -151,16 +151,14 @@ void store_compact(const BlockRange& range, const at::Tensor& scales) {
       at::constant_pad_nd(
           scales, {0, limits.size(0) * kScaleGroup - scales.numel()})
           .view({-1, kScaleGroup});
-  const at::Tensor least = padded.masked_fill(padded == 0, kInfinity)
-                               .amin({1}, /*keepdim=*/true);
+  const at::Tensor least =
+      padded.masked_fill(padded == 0, kInfinity).amin({1}, /*keepdim=*/true);
   const at::Tensor smallest = least.masked_fill(at::isinf(least), 0);
   const at::Tensor largest = padded.amax({1}, /*keepdim=*/true);
-  const at::Tensor is_finite =
-      at::isfinite(padded).all(1, /*keepdim=*/true);
+  const at::Tensor is_finite = at::isfinite(padded).all(1, /*keepdim=*/true);
   const at::Tensor difference = largest - smallest;
-  const at::Tensor inverse =
-      (number_like(difference, 255) / difference)
-          .masked_fill(difference < 1e-36, 0);
+  const at::Tensor inverse = (number_like(difference, 255) / difference)
+                                 .masked_fill(difference < 1e-36, 0);
   const at::Tensor bytes = at::round((padded - smallest).clamp_min(0) * inverse)
                                .masked_fill(is_finite.logical_not(), 0)
                                .flatten()
@@ -230,11 +228,11 @@ void encode(const BlockRange& range) {
 /// [count] float32.
 at::Tensor decoded(const BlockRange& range) {
   const BlockFormat& format = range.all.format;
-  const at::Tensor scale = (format.compact_scales ? compact_scales(range)
-                                                  : range.scales())
-                               .expand({-1, format.block_numel})
-                               .reshape({-1})
-                               .narrow(0, 0, range.count);
+  const at::Tensor scale =
+      (format.compact_scales ? compact_scales(range) : range.scales())
+          .expand({-1, format.block_numel})
+          .reshape({-1})
+          .narrow(0, 0, range.count);
   const at::Tensor codes = range.codes();
   const auto each = [&](int64_t per_byte) {
     return unpacked(codes, per_byte).narrow(0, 0, range.count);

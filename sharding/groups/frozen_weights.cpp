@@ -71,8 +71,7 @@ std::optional<runtime::BlockFormat> format_of(FrozenWeights weights) {
     case FrozenWeights::kNf4:
       return runtime::BlockFormat{CodeType::kNf4, 64};
     case FrozenWeights::kNf4Double:
-      return runtime::BlockFormat{
-          CodeType::kNf4, 64, /*compact_scales=*/true};
+      return runtime::BlockFormat{CodeType::kNf4, 64, /*compact_scales=*/true};
     case FrozenWeights::kInt8:
       return runtime::BlockFormat{CodeType::kInt8, 128};
     case FrozenWeights::kFp8:

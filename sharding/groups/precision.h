@@ -62,8 +62,8 @@ struct PrecisionPolicy {
   bool norms_in_float32 = true;
   /// In what the weights of linear layers rest that do not require gradients
   /// when the module is wrapped, but those of vocabulary heads;
-  /// see [Note: frozen weights in blocks]. ModuleOptions::frozen_weights chooses
-  /// for other modules.
+  /// see [Note: frozen weights in blocks]. ModuleOptions::frozen_weights
+  /// chooses for other modules.
   FrozenWeights frozen_weights = FrozenWeights::kNone;
 
   bool is_mixed() const {

@@ -305,8 +305,7 @@ at::Tensor PageMemory::wire_in_slot() const {
       .narrow(
           0,
           0,
-          communicator_->size() *
-              blocks()->bytes(spec_.layout.shard_numel()));
+          communicator_->size() * blocks()->bytes(spec_.layout.shard_numel()));
 }
 
 at::Tensor PageMemory::shard_in_slot() const {
@@ -448,8 +447,7 @@ void PageMemory::check_values() const {
 at::Tensor PageMemory::read_master() const {
   const c10::NoGradGuard no_grad;
   check_values();
-  return spec_.has_separate_master ? master_.load(spec_.device)
-                                   : load_values();
+  return spec_.has_separate_master ? master_.load(spec_.device) : load_values();
 }
 
 void PageMemory::write_master(const at::Tensor& values) {

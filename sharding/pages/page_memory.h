@@ -48,8 +48,8 @@ enum class GatherFormat {
 /// encodes its shard to a place behind the parameters in the slot, where those
 /// of all ranks arrive; they are decoded when the gather ends. This rank's own
 /// weights take the same way, so that all ranks have the same bits. Where
-/// shards rest in blocks (PageSpec::resting_format), these are sent as they are;
-/// what rests on the device of one rank alone is expanded without a copy.
+/// shards rest in blocks (PageSpec::resting_format), these are sent as they
+/// are; what rests on the device of one rank alone is expanded without a copy.
 ///
 /// [Note: shards under update] Operators use the shard itself of a group that
 /// is not paged. While an update writes to it beside forward (begin_update()),
@@ -138,9 +138,9 @@ class PageMemory {
   }
 
   /// Starts the all-gather into `slot` ([PageSpec::gather_slot_numel()], or
-  /// [padded_numel] for kExact of one that does not rest in blocks; dtype()), on
-  /// the lane; if the shard is in a
-  /// file, starts reading it; see [Note: shards elsewhere].
+  /// [padded_numel] for kExact of one that does not rest in blocks; dtype()),
+  /// on the lane; if the shard is in a file, starts reading it; see [Note:
+  /// shards elsewhere].
   /// @param communicator, lane must outlive the group; the lane must be ordered
   ///   after writes to shard().
   void begin_unshard(

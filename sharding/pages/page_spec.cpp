@@ -234,8 +234,7 @@ PageSpec lay_out(
   if (page.resting_format) { // blocks lie in one parameter and one shard
     alignment = std::max(alignment, page.resting_format->unit_numel());
   }
-  page.layout =
-      runtime::FlatLayout(numels, alignment, mesh.size(kShardAxis));
+  page.layout = runtime::FlatLayout(numels, alignment, mesh.size(kShardAxis));
   page.casts_arguments =
       options.precision.is_mixed() && at::isFloatingType(first.dtype);
   page.keeps_full_gradients = keeps_full_gradients(options, page.zero_stage);

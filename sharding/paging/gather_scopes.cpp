@@ -59,8 +59,8 @@ void GatherScopes::unpin(
     }
     // A slot outside the arena exists only for the scope. A page that was
     // written is dropped as well: only this rank's slice of it is known to
-    // equal that of the other ranks, and blocks round it. Other pages stay as long as the plan keeps
-    // them.
+    // equal that of the other ranks, and blocks round it. Other pages stay as
+    // long as the plan keeps them.
     if (--page.pins.all == 0 && (page.slot_is_outside() || page.pins.written)) {
       page.pins.written = false;
       unsharder_.reshard(page);

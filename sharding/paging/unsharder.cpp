@@ -52,9 +52,7 @@ void Unsharder::unshard_outside(Page& page) {
                             ? page.spec().gather_slot_numel()
                             : page.layout().padded_numel();
   begin(
-      page,
-      arena_.allocate_outside(numel, page.dtype()),
-      GatherFormat::kExact);
+      page, arena_.allocate_outside(numel, page.dtype()), GatherFormat::kExact);
   context_.ranks->run_or_abandon([&] { page.issue_unshard(); });
   page.end_unshard(context_.ranks->watch_failures());
 }

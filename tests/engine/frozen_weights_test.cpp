@@ -287,7 +287,8 @@ TEST(FrozenPages, WrittenValuesAreRoundedToBlocks) {
       constexpr auto kWeights = FrozenWeights::kNf4;
       AdaptedModel model = make_model();
       Engine engine = wrap_in_blocks(model, kWeights);
-      const at::Tensor weight = model->blocks->ptr<AdaptedBlockImpl>(1)->up->base->weight;
+      const at::Tensor weight =
+          model->blocks->ptr<AdaptedBlockImpl>(1)->up->base->weight;
       const at::Tensor written = torch::randn(weight.sizes());
       {
         auto scope = engine.gather({weight}, {.writable = true});
@@ -321,8 +322,7 @@ TEST(FrozenPages, TakeTheMemoryOfTheirBlocks) {
       for (const auto& page : engine.pager().pages()) {
         if (is_base(page->parameters().front().record.name())) {
           EXPECT_EQ(
-              runtime::bytes_of(
-                  page->shard().numel(), page->shard().dtype()),
+              runtime::bytes_of(page->shard().numel(), page->shard().dtype()),
               page->spec().shard_bytes());
           resting += page->spec().shard_bytes();
         }
@@ -331,10 +331,8 @@ TEST(FrozenPages, TakeTheMemoryOfTheirBlocks) {
     };
     const double plain = bytes(FrozenWeights::kNone);
     // Of 32 bits; shards of these small layers have padding.
-    EXPECT_NEAR(
-        bytes(FrozenWeights::kNf4) / plain, 4.5 / 32, 0.01);
-    EXPECT_NEAR(
-        bytes(FrozenWeights::kInt8) / plain, 8.25 / 32, 0.02);
+    EXPECT_NEAR(bytes(FrozenWeights::kNf4) / plain, 4.5 / 32, 0.01);
+    EXPECT_NEAR(bytes(FrozenWeights::kInt8) / plain, 8.25 / 32, 0.02);
   });
 }
 

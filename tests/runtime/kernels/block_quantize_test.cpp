@@ -6,13 +6,19 @@
 #include "support/cuda_shim/kernel_run.h"
 #include "support/cuda_shim/vast_array.h"
 #include "support/expect_error.h"
+#include "support/paths.h"
+#include "tessera/runtime/io/safetensors.h"
 #include "tessera/runtime/kernels/block_quantize_cuda.h"
 #include "tessera/runtime/kernels/pack_segments.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstddef>
+#include <filesystem>
 #include <limits>
 #include <string>
 #include <vector>
@@ -234,6 +240,41 @@ TEST(BlockQuantize, RoundsAsDefined) {
   }
 }
 
+// bitsandbytes has the first of two codes in the high bits.
+TEST(BlockQuantize, Nf4IsThatOfBitsandbytes) {
+  // Made by make_nf4.py beside it.
+  const auto file = SafetensorsFile::open(
+      std::filesystem::path(tests::source_dir()) / "tests/runtime/fixtures" /
+      "nf4.safetensors");
+  const auto read = [&](const std::string& name, at::ScalarType dtype) {
+    const auto data = file.at(name).data;
+    return torch::from_blob(
+               const_cast<std::byte*>(data.data()), // NOLINT: only read
+               {static_cast<int64_t>(data.size() / c10::elementSize(dtype))},
+               dtype)
+        .clone();
+  };
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const std::string name = dtype == at::kFloat ? "float32" : "bfloat16";
+    const BlockFormat format{CodeType::kNf4, 64};
+    const at::Tensor values = read(name + ".values", dtype);
+    const int64_t numel = values.numel();
+    const at::Tensor wire = torch::empty({format.bytes(numel)}, at::kByte);
+    encode_blocks_(wire, values, format);
+    const at::Tensor codes = read(name + ".codes", at::kByte);
+    EXPECT_TRUE(torch::equal(
+        wire.narrow(0, 0, numel / 2),
+        at::bitwise_right_shift(codes, 4) | at::bitwise_left_shift(codes, 4)));
+    EXPECT_TRUE(torch::equal(
+        wire.narrow(0, format.scales_begin(numel), numel / 64 * 4)
+            .view(at::kFloat),
+        read(name + ".scales", at::kFloat)));
+    const at::Tensor expanded = torch::empty_like(values);
+    decode_blocks_(expanded, wire, format);
+    EXPECT_TRUE(torch::equal(expanded, read(name + ".expanded", dtype)));
+  }
+}
+
 // The codes are those of exact scales; a scale is one of 256 between those of
 // its group.
 TEST(BlockQuantize, CompactScalesAreNearTheScales) {
@@ -250,8 +291,7 @@ TEST(BlockQuantize, CompactScalesAreNearTheScales) {
     const at::Tensor back = torch::empty({kNumel});
     decode_blocks_(back, wire, format);
     return std::pair(
-        wire.narrow(0, 0, format.code_bytes(kNumel)),
-        back.view_as(values));
+        wire.narrow(0, 0, format.code_bytes(kNumel)), back.view_as(values));
   };
   const auto [codes, exact] = decoded({CodeType::kNf4, kBlock});
   const auto [same_codes, compact] =
@@ -262,12 +302,12 @@ TEST(BlockQuantize, CompactScalesAreNearTheScales) {
     const at::Tensor group = largest.narrow(0, first, count);
     const at::Tensor scales = compact.select(1, 5).narrow(0, first, count);
     const at::Tensor range = group.max() - group.min();
-    EXPECT_TRUE(
-        ((scales - group).abs() <= range / 509).all().item<bool>());
+    EXPECT_TRUE(((scales - group).abs() <= range / 509).all().item<bool>());
     EXPECT_EQ(scales.max().item<float>(), group.max().item<float>());
     EXPECT_EQ(scales.min().item<float>(), group.min().item<float>());
     EXPECT_GT(
-        std::get<0>(at::_unique(scales)).numel(), std::min<int64_t>(count, 100) - 1);
+        std::get<0>(at::_unique(scales)).numel(),
+        std::min<int64_t>(count, 100) - 1);
   }
   EXPECT_TRUE(torch::allclose(
       compact / compact.select(1, 5).unsqueeze(1),
@@ -284,13 +324,12 @@ TEST(BlockQuantize, EncodesWhatItHasDecodedToTheSameBits) {
       continue;
     }
     const BlockFormat format = c.format();
-    const at::Tensor wire = torch::zeros(
-        {c.parts * format.bytes(c.numel)}, at::kByte);
+    const at::Tensor wire =
+        torch::zeros({c.parts * format.bytes(c.numel)}, at::kByte);
     // float16 rounds the small ones of these blocks to other ratios.
     const at::Tensor values =
-        c.dtype == at::kHalf
-            ? torch::randn({c.parts * c.numel}).to(at::kHalf)
-            : values_of(c);
+        c.dtype == at::kHalf ? torch::randn({c.parts * c.numel}).to(at::kHalf)
+                             : values_of(c);
     encode_blocks_(wire, values, format, c.parts);
     const at::Tensor once = torch::empty_like(values);
     decode_blocks_(once, wire, format, c.parts);
