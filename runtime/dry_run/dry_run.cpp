@@ -123,6 +123,8 @@ bool is_own_kernel(const std::string& name) {
          name == "tessera::gated_activation_backward" ||
          name == "tessera::mixed_norm" ||
          name == "tessera::mixed_norm_backward" ||
+         name == "tessera::pattern_attention" ||
+         name == "tessera::pattern_attention_backward" ||
          name == "tessera::residual_norm" ||
          name == "tessera::residual_norm_backward" ||
          name == "tessera::rotate_heads";

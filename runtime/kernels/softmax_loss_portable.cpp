@@ -1,23 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The softmax loss in plain C++, for any processor.
+#include "tessera/runtime/kernels/exponential_portable.h"
 #include "tessera/runtime/kernels/softmax_loss_loop.h"
-#include "tessera/runtime/kernels/vec_scalar.h"
-
-#include <cmath>
 
 namespace tessera::runtime {
-
-namespace {
-
-ScalarVec<float> larger(ScalarVec<float> a, ScalarVec<float> b) {
-  return {a.value > b.value ? a.value : b.value};
-}
-
-ScalarVec<float> exponential(ScalarVec<float> x) {
-  return {std::exp(x.value)};
-}
-
-} // namespace
 
 void softmax_loss_portable(
     const SoftmaxLossRows& all,

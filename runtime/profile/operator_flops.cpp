@@ -76,6 +76,22 @@ OperatorFlops attention_backward(Arguments a) {
   return attention(a, 1, 3, 2, 1, causal);
 }
 
+/// With what the pattern of an attention hides.
+/// @param share the number of the argument with an upper bound of their share.
+template <size_t share>
+OperatorFlops of_pattern(OperatorFlops flops, Arguments a) {
+  flops.masked = flops.all * (1 - a[share].toDouble());
+  return flops;
+}
+
+OperatorFlops pattern_attention(Arguments a) {
+  return of_pattern<8>(attention(a, 0, 1, 1, 0, a.size()), a);
+}
+
+OperatorFlops pattern_attention_backward(Arguments a) {
+  return of_pattern<11>(attention(a, 1, 3, 2, 1, a.size()), a);
+}
+
 /// Each element of the output costs a filter, of what its group of channels
 /// has.
 double convolution_flops(double outputs, const at::Tensor& weight) {
@@ -156,6 +172,8 @@ const std::unordered_map<std::string_view, Flops>& flops_by_name() {
       {"aten::_scaled_dot_product_cudnn_attention", attention_forward<6>},
       {"aten::_scaled_dot_product_cudnn_attention_backward",
        attention_backward<14>},
+      {"tessera::pattern_attention", pattern_attention},
+      {"tessera::pattern_attention_backward", pattern_attention_backward},
       {"aten::convolution", any_convolution},
       {"aten::mkldnn_convolution", mkldnn_convolution},
       {"aten::_slow_conv2d_forward", slow_convolution},

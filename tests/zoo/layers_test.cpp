@@ -5,7 +5,6 @@
 #include "tessera/zoo/layers/activation.h"
 #include "tessera/zoo/layers/attention.h"
 #include "tessera/zoo/layers/losses.h"
-#include "tessera/zoo/layers/masks.h"
 #include "tessera/zoo/layers/positions.h"
 #include "tessera/zoo/layers/rotary.h"
 #include "tessera/zoo/layers/transformer_layer.h"
@@ -174,32 +173,7 @@ TEST(Rotary, ProductsDependOnDistances) {
       halves);
 }
 
-TEST(Masks, SayWhoSeesWhom) {
-  const auto rows = [](const torch::Tensor& mask) {
-    std::string text;
-    const torch::Tensor square = mask.view({mask.size(-2), mask.size(-1)});
-    for (int64_t q = 0; q < square.size(0); ++q) {
-      for (int64_t k = 0; k < square.size(1); ++k) {
-        text += square[q][k].item<bool>() ? 'x' : '.';
-      }
-      text += '/';
-    }
-    return text;
-  };
-  const torch::Device cpu = torch::kCPU;
-  EXPECT_EQ(rows(causal_mask(3, cpu)), "x../xx./xxx/");
-  EXPECT_EQ(rows(window_mask(4, 2, cpu)), "xx../xxx./.xxx/..xx/");
-  EXPECT_EQ(
-      rows(all_of({causal_mask(4, cpu), {}, window_mask(4, 2, cpu)})),
-      "x.../xx../.xx./..xx/");
-  EXPECT_EQ(
-      rows(document_mask(torch::tensor({{7, 7, 2, 7}}))),
-      "xx.x/xx.x/..x./xx.x/");
-  const torch::Tensor padding = padding_mask(torch::tensor({{0, 1, 1}}));
-  EXPECT_EQ(
-      rows(with_safe_rows(all_of({causal_mask(3, cpu), padding}))),
-      "xxx/.x./.xx/"); // The first one would see nothing.
-  EXPECT_FALSE(padding_mask({}).defined());
+TEST(Positions, DoNotCountPadding) {
   EXPECT_TRUE(positions_without_padding(torch::tensor({{0, 1, 0, 1}}))
                   .equal(torch::tensor({{-1, 0, -1, 1}})));
 }
@@ -210,7 +184,10 @@ TEST(Attention, FunctionsAgree) {
   const torch::Tensor x = torch::randn({2, 7, 24});
   const torch::Tensor memory = torch::randn({2, 5, 10});
   const torch::Tensor mask = with_safe_rows(torch::rand({2, 1, 7, 7}).gt(0.4));
+  const torch::Tensor own = mask | torch::eye(7, torch::kBool);
   const torch::Tensor bias = torch::randn({1, 6, 7, 7});
+  const AttentionPattern pattern =
+      AttentionPattern::causal(7, 7, torch::kCPU).within_window(3);
   const torch::Tensor places = torch::arange(7).unsqueeze(0);
   const RotaryTables rotary =
       rotary_tables({.features = 4}, places, 7, torch::kFloat);
@@ -222,10 +199,13 @@ TEST(Attention, FunctionsAgree) {
   for (const Case& one :
        {Case{"bare", false, {}},
         Case{"causal", true, {}},
-        Case{"mask", false, {{}, mask}},
-        Case{"bias", false, {{}, {}, bias}},
-        Case{"mask and bias", false, {{}, mask, bias}},
-        Case{"rotary", true, {{}, {}, {}, rotary}},
+        Case{"mask", false, {{}, {}, mask}},
+        Case{"bias", false, {{}, {}, {}, bias}},
+        Case{"mask and bias", false, {{}, {}, mask, bias}},
+        Case{"pattern", true, {{}, pattern}},
+        Case{"pattern and bias", true, {{}, pattern, {}, bias}},
+        Case{"pattern, mask and bias", false, {{}, pattern, own, bias}},
+        Case{"rotary", true, {{}, {}, {}, {}, rotary}},
         Case{"cross", false, {memory}}}) {
     SCOPED_TRACE(one.name);
     AttentionOptions options = attention_options();
@@ -326,14 +306,14 @@ TEST(TransformerLayer, LooksIntoAMemory) {
   const torch::Tensor memory = torch::randn({2, 4, 24});
   torch::Tensor other = memory.clone();
   other.select(1, 3).zero_();
-  const torch::Tensor mask =
-      padding_mask(torch::tensor({{1, 1, 1, 0}, {1, 1, 1, 0}}));
+  const AttentionPattern pattern =
+      padding_pattern(torch::tensor({{1, 1, 1, 0}, {1, 1, 1, 0}}), 5);
   LayerInput input;
   input.memory = memory;
   const torch::Tensor with = layer->forward(x, input);
   input.memory = other;
   EXPECT_FALSE(layer->forward(x, input).allclose(with));
-  input.memory_mask = mask;
+  input.memory_pattern = pattern;
   const torch::Tensor blind = layer->forward(x, input);
   input.memory = memory;
   expect_near(layer->forward(x, input), blind);

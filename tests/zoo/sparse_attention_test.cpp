@@ -6,7 +6,6 @@
 #include "support/expect_error.h"
 #include "tessera/runtime/profile/cpu_memory_counter.h"
 #include "tessera/zoo/layers/banded_attention.h"
-#include "tessera/zoo/layers/masks.h"
 #include "zoo/tensor_support.h"
 
 #include <functional>
@@ -77,10 +76,11 @@ TEST(BandedAttention, EqualsAttentionWithAMask) {
     for (const int64_t reach : {1, 4, 11, 40}) {
       SCOPED_TRACE(reach);
       AttentionCall dense = random_call(kLength);
-      const torch::Tensor seen = padding_mask(mask);
-      dense.mask = with_safe_rows(
-          seen & (window_mask(kLength, reach + 1, torch::kCPU) |
-                  padding_mask(some ? global : torch::zeros_like(mask))));
+      const torch::Tensor seen = mask.ne(0).unsqueeze(1).unsqueeze(1);
+      dense.pattern = AttentionPattern::full(kLength, kLength, torch::kCPU)
+                          .within_window(reach + 1)
+                          .with_global(some ? global : torch::zeros_like(mask))
+                          .without_padding(mask);
       const AttentionCall call = random_call(kLength);
       const auto banded = [&](const AttentionCall& one) {
         return banded_attention(one, tokens, reach, fused_attention);

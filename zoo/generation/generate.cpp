@@ -5,7 +5,7 @@
 #include "tessera/zoo/generation/beam_search.h"
 #include "tessera/zoo/generation/single_search.h"
 #include "tessera/zoo/heads/head.h"
-#include "tessera/zoo/layers/masks.h"
+#include "tessera/zoo/layers/positions.h"
 #include "tessera/zoo/models/pipeline_model.h"
 
 #include <torch/types.h>

@@ -24,6 +24,28 @@ namespace {
 
 constexpr int64_t kMostAttentionFeatures = int64_t{1} << 30;
 
+/// Gives the call the pattern, or a mask of all where there is a bias.
+void hide(const AttentionInput& input, AttentionCall& call) {
+  if (!input.bias.defined() && !input.mask.defined()) {
+    call.pattern = input.pattern;
+    return;
+  }
+  call.mask = input.mask;
+  if (input.pattern.defined()) {
+    const at::Tensor seen = input.pattern.dense();
+    call.mask = call.mask.defined() ? call.mask & seen : seen;
+  }
+  if (input.bias.defined()) {
+    const at::Tensor bias = input.bias.to(call.query.scalar_type());
+    call.mask = call.mask.defined()
+                    ? at::where(
+                          call.mask,
+                          bias,
+                          -std::numeric_limits<double>::infinity())
+                    : bias;
+  }
+}
+
 /// [B, S, heads * n] to [B, heads, S, n].
 at::Tensor by_head(const at::Tensor& x, int64_t head_features) {
   return x.unflatten(-1, {-1, head_features}).transpose(1, 2);
@@ -162,19 +184,6 @@ AttentionImpl::AttentionImpl(
   }
 }
 
-at::Tensor AttentionImpl::mask_of(
-    const AttentionInput& input,
-    const at::Tensor& query) const {
-  const at::Tensor& mask = input.mask;
-  if (!input.bias.defined()) {
-    return mask;
-  }
-  const at::Tensor bias = input.bias.to(query.scalar_type());
-  return mask.defined()
-             ? at::where(mask, bias, -std::numeric_limits<double>::infinity())
-             : bias;
-}
-
 std::array<at::Tensor, 3> AttentionImpl::project(
     const at::Tensor& hidden,
     const AttentionInput& input) {
@@ -228,16 +237,19 @@ at::Tensor AttentionImpl::forward(
     const at::Tensor& hidden,
     const AttentionInput& input) {
   TESSERA_CHECK(
-      !options_.causal || !input.bias.defined() || input.mask.defined(),
+      !options_.causal || !input.bias.defined() || input.mask.defined() ||
+          input.pattern.defined(),
       "Attention: causal attention with a bias needs a causal mask");
   TESSERA_CHECK(
       context_.context() == nullptr || !input.memory.defined() ||
           context_.context()->kind == ContextKind::kUlysses,
       "Attention: ring attention does not support cross-attention; use Ulysses");
   const auto [query, key, value] = project(hidden, input);
-  AttentionCall call{query, key, value, mask_of(input, query)};
+  AttentionCall call{query, key, value};
+  hide(input, call);
   // A single new token attends to all keys, so it needs no causal mask.
-  call.causal = options_.causal && !call.mask.defined() && query.size(2) > 1;
+  call.causal = options_.causal && !call.mask.defined() &&
+                !call.pattern.defined() && query.size(2) > 1;
   TESSERA_CHECK(
       !call.causal || query.size(2) == key.size(2),
       "Attention: {} tokens that follow cached ones need a mask",

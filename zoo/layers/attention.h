@@ -57,13 +57,15 @@ struct AttentionInput {
   /// The source of keys and values: [B, K, memory_features], laid out as
   /// between layers.
   at::Tensor memory;
-  /// bool, for whole sequences: broadcast to [B, heads, Q, K]. With
-  /// AttentionOptions::causal it must include the causal mask.
+  /// Of whole sequences. With AttentionOptions::causal it must be causal.
+  AttentionPattern pattern;
+  /// What a pattern does not describe: bool, for whole sequences, broadcast to
+  /// [B, heads, Q, K]; likewise.
   at::Tensor mask;
   at::Tensor bias; ///< [1 or B, heads, 1 or Q, K], added to the scaled product
   RotaryTables rotary;
   /// Keys and values of earlier tokens, extended by this call; see
-  /// KeyValueCache. Masks and biases then cover the keys of all tokens and the
+  /// KeyValueCache. Patterns, masks and biases then cover the keys of all tokens and the
   /// queries of the new ones. With `memory`, its keys and values are computed
   /// once.
   KeyValueCache* cache = nullptr;
@@ -97,7 +99,7 @@ class AttentionImpl : public torch::nn::Module {
   AttentionImpl(const LayerContext& context, const AttentionOptions& options);
 
   /// hidden [B, Q, features] between layers -> the same. Collective with a
-  /// group. Masks, biases and K cover whole sequences; hidden states and rotary
+  /// group. Patterns, masks, biases and K cover whole sequences; hidden states and rotary
   /// tables cover this rank's tokens.
   at::Tensor forward(
       const at::Tensor& hidden,
@@ -112,9 +114,6 @@ class AttentionImpl : public torch::nn::Module {
   std::array<at::Tensor, 3> project(
       const at::Tensor& hidden,
       const AttentionInput& input);
-  at::Tensor mask_of(const AttentionInput& input, const at::Tensor& query)
-      const;
-
   LayerContext context_;
   AttentionOptions options_;
   Linear query_, key_, value_, output_;

@@ -3,7 +3,6 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/tensor_parallel/dtensor.h"
-#include "tessera/zoo/layers/masks.h"
 
 #include <torch/types.h>
 
@@ -86,6 +85,17 @@ class Blocks {
   int64_t count_;
 };
 
+/// Global tokens have their results elsewhere: as queries they are as others.
+AttentionPattern pattern_of(const BandedTokens& tokens, int64_t reach) {
+  const int64_t length = tokens.seen.size(1);
+  AttentionPattern pattern =
+      AttentionPattern::full(length, length, tokens.seen.device())
+          .within_window(reach + 1)
+          .without_padding(tokens.seen);
+  pattern.global_keys = tokens.seen & ~tokens.local;
+  return pattern;
+}
+
 /// Expands places [B, G] for a gather along dimension 1 of [B, S, n].
 at::Tensor index_of(const at::Tensor& positions, int64_t features) {
   return positions.unsqueeze(-1).expand({-1, -1, features});
@@ -131,7 +141,7 @@ at::Tensor banded_attention(
     int64_t reach,
     const AttentionFunction& function) {
   TESSERA_CHECK(
-      !call.mask.defined() && !call.causal,
+      !call.mask.defined() && !call.pattern.defined() && !call.causal,
       "banded_attention: unexpected mask; pass windows and padding in BandedTokens");
   const Blocks blocks(call.query.size(2), reach);
   const auto keys = [&](const at::Tensor& x) {
@@ -158,7 +168,7 @@ BandedAttentionImpl::BandedAttentionImpl(
       reach);
   TESSERA_CHECK(
       options_.kv_heads == options_.heads && !options_.causal,
-      "BandedAttention: shared key/value heads and causal windows are not implemented; use Attention with a window_mask()");
+      "BandedAttention: shared key/value heads and causal windows are not implemented; use Attention with AttentionPattern::within_window()");
   const int64_t inner = options_.heads * options_.head_features;
   const auto column = [&](const char* name, bool bias, double deviation) {
     return Linear::column(
@@ -217,7 +227,9 @@ at::Tensor BandedAttentionImpl::look_at_all(
   if (!any) {
     return call.query + call.key + call.value;
   }
-  call.mask = with_safe_rows(tokens.seen.unsqueeze(1).unsqueeze(1));
+  call.pattern = AttentionPattern::full(
+                     call.query.size(2), call.key.size(2), all.device())
+                     .without_padding(tokens.seen);
   return attended(std::move(call));
 }
 
@@ -235,10 +247,16 @@ at::Tensor BandedAttentionImpl::forward(
   const at::Tensor entered = full_tensor(hidden);
   const AttentionCall call = call_of(
       query_.forward(entered), key_.forward(entered), value_.forward(entered));
+  AttentionCall skipping = call;
+  skipping.pattern = pattern_of(tokens, reach_);
   at::Tensor made =
-      banded_attention(call, tokens, reach_, [this](const AttentionCall& near) {
-        return attended(near);
-      });
+      skips_hidden_pairs(options_.function, skipping)
+          ? attended(skipping).masked_fill(
+                ~tokens.seen.unsqueeze(1).unsqueeze(-1), 0)
+          : banded_attention(
+                call, tokens, reach_, [this](const AttentionCall& near) {
+                  return attended(near);
+                });
   const at::Tensor global = look_at_all(entered, tokens);
   const at::Tensor index = index_by_head(tokens.global_positions, made);
   made = made.scatter(

@@ -11,7 +11,7 @@ namespace {
 
 at::Tensor over_ring(const AttentionCall& call, const ContextParallel& cp) {
   TESSERA_CHECK(
-      !call.mask.defined(),
+      !call.mask.defined() && !call.pattern.defined(),
       "ring attention supports only the causal mask, because no rank holds a [queries, keys] mask of whole sequences. Omit attention_mask, windows and biases (pack sequences instead of padding them), or use Ulysses (parallel.context_attention)");
   TESSERA_CHECK(
       call.dropout == 0,

@@ -9,6 +9,11 @@
 
 namespace tessera::zoo {
 
+at::Tensor positions_without_padding(const at::Tensor& attention_mask) {
+  const at::Tensor counts = attention_mask.ne(0).to(at::kLong);
+  return counts.cumsum(1) * counts - 1;
+}
+
 at::Tensor sinusoid_table(
     int64_t positions,
     int64_t features,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Position encodings other than rotary: sinusoidal tables, T5's relative
+// Positions, and encodings of them other than rotary: sinusoidal tables, T5's relative
 // buckets, CPM-3's buckets of segments.
 
 #include <ATen/core/Tensor.h>
@@ -9,6 +9,10 @@
 #include <cstdint>
 
 namespace tessera::zoo {
+
+/// Positions of tokens, not counting padding: int64 [B, S], -1 where
+/// attention_mask [B, S] is 0.
+at::Tensor positions_without_padding(const at::Tensor& attention_mask);
 
 enum class SinusoidLayout {
   kSinesThenCosines, ///< [sin f0, sin f1, ..., cos f0, cos f1, ...]

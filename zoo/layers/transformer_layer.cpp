@@ -2,7 +2,6 @@
 #include "tessera/zoo/layers/transformer_layer.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/zoo/layers/masks.h"
 
 #include <string>
 #include <vector>
@@ -49,13 +48,12 @@ LayerInput LayerInput::at_tokens(const at::Tensor& token_indices) const {
   const auto of_pairs = [&](const at::Tensor& x) {
     return at_places(at_places(x, token_indices, 2), token_indices, 3);
   };
-  // All that a query attends to may be gone.
-  const auto of_mask = [&](const at::Tensor& x) {
-    return x.defined() ? with_safe_rows(of_pairs(x)) : x;
-  };
   LayerInput some = *this;
-  some.mask = of_mask(mask);
-  some.local_mask = of_mask(local_mask);
+  for (AttentionPattern* one : {&some.pattern, &some.local_pattern}) {
+    *one = one->defined() ? one->at_tokens(token_indices) : *one;
+  }
+  // All that a query attends to may be gone.
+  some.mask = with_safe_rows(of_pairs(mask));
   some.bias = of_pairs(bias);
   for (RotaryTables* tables : {&some.rotary, &some.local_rotary}) {
     tables->cosines = at_places(tables->cosines, token_indices, 2);
@@ -132,7 +130,8 @@ at::Tensor TransformerLayerImpl::attend_to_self(
   return attention_->forward(
       x,
       {{},
-       options_.local ? input.local_mask : input.mask,
+       options_.local ? input.local_pattern : input.pattern,
+       input.mask,
        input.bias,
        rotary_of(options_, input),
        input.cache});
@@ -206,7 +205,7 @@ at::Tensor TransformerLayerImpl::forward(
         input.memory.defined(),
         "TransformerLayer: cross-attention needs LayerInput::memory");
     x = add(cross_half_, x, scale, [&](const at::Tensor& y) {
-      AttentionInput cross{input.memory, input.memory_mask};
+      AttentionInput cross{input.memory, input.memory_pattern};
       cross.cache = input.cache;
       return cross_attention_->forward(y, cross);
     });

@@ -41,21 +41,22 @@ struct TransformerLayerOptions {
   /// Factor on what each half adds, beside LayerInput::scale.
   double residual_scale = 1;
   bool rotary = true; ///< rotates queries and keys if the model has tables
-  /// Takes LayerInput::local_mask and, if defined, local_rotary.
+  /// Takes LayerInput::local_pattern and, if defined, local_rotary.
   bool local = false;
 };
 
 /// The inputs of every layer other than the hidden states; all may be
-/// undefined. See AttentionInput for masks and biases.
+/// undefined. See AttentionInput for patterns, masks and biases.
 struct LayerInput {
-  at::Tensor mask;
-  at::Tensor local_mask; ///< for layers with local attention
+  AttentionPattern pattern; ///< of self-attention
+  AttentionPattern local_pattern; ///< for layers with local attention
+  at::Tensor mask; ///< of self-attention
   at::Tensor bias; ///< of self-attention
   RotaryTables rotary;
   RotaryTables local_rotary; ///< likewise, in place of `rotary`
   BandedTokens banded; ///< for layers that have windows and global tokens
   at::Tensor memory; ///< the encoder's output, [B, K, features] between layers
-  at::Tensor memory_mask; ///< of cross-attention
+  AttentionPattern memory_pattern; ///< of cross-attention
   KeyValueCache* cache = nullptr; ///< see AttentionInput
   /// The factor on what each half adds to its input.
   double scale = 1;
@@ -68,14 +69,15 @@ struct LayerInput {
 
 template <typename Visit>
 void visit_tensors_of(LayerInput& input, Visit&& visit) {
+  visit_tensors_of(input.pattern, visit);
+  visit_tensors_of(input.local_pattern, visit);
   visit(input.mask);
-  visit(input.local_mask);
   visit(input.bias);
   visit(input.rotary);
   visit(input.local_rotary);
   visit(input.banded);
   visit(input.memory);
-  visit(input.memory_mask);
+  visit_tensors_of(input.memory_pattern, visit);
 }
 
 /// Submodules `attention`, `attention_norm`, `feed_forward` (also with

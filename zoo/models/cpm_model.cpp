@@ -4,7 +4,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/zoo/heads/token_heads.h"
 #include "tessera/zoo/layers/losses.h"
-#include "tessera/zoo/layers/masks.h"
+#include "tessera/zoo/layers/attention_function.h"
 #include "tessera/zoo/models/input_checks.h"
 #include "tessera/zoo/models/layer_costs.h"
 #include "tessera/zoo/models/vocab_head.h"
@@ -243,17 +243,22 @@ at::Tensor CpmModel::mask(const ModelInput& input, const TokenInputs& tokens)
     const {
   const int64_t past = past_tokens(input);
   const int64_t length = past + input.input_ids.size(1);
-  at::Tensor seen = causal_mask(length, input.input_ids.device());
+  at::Tensor seen =
+      AttentionPattern::causal(length, length, input.input_ids.device())
+          .dense();
   if (tokens.context.defined()) {
     const at::Tensor given = tokens.context.ne(0).unsqueeze(1);
     seen = given.unsqueeze(2) | (~given.unsqueeze(3) & seen);
   }
   if (tokens.span.defined()) {
-    seen = seen & document_mask(tokens.span);
+    const at::Tensor& span = tokens.span;
+    seen = seen & span.unsqueeze(2).eq(span.unsqueeze(1)).unsqueeze(1);
   }
-  return with_safe_rows(all_of(
-      {seen.narrow(2, past, input.input_ids.size(1)),
-       padding_mask(input.attention_mask)}));
+  seen = seen.narrow(2, past, input.input_ids.size(1));
+  if (input.attention_mask.defined()) {
+    seen = seen & input.attention_mask.ne(0).unsqueeze(1).unsqueeze(1);
+  }
+  return with_safe_rows(seen);
 }
 
 LayerState CpmModel::run_layers(

@@ -5,7 +5,7 @@
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/memory/to_device.h"
 #include "tessera/sharding/lazy/numbered_init.h"
-#include "tessera/zoo/layers/masks.h"
+#include "tessera/zoo/layers/positions.h"
 #include "tessera/zoo/models/input_checks.h"
 #include "tessera/zoo/models/layer_costs.h"
 
@@ -352,28 +352,27 @@ LayerInput Decoder::layer_input(
     layer.bias = distance_bias(decoder_.distance_slopes, length, device);
   }
   const auto documents = input.others.find("document_ids");
-  const at::Tensor seen = all_of(
-      {padding_mask(input.attention_mask),
-       documents == input.others.end() ? at::Tensor()
-                                       : document_mask(documents->second)});
+  const auto hidden = [&](AttentionPattern pattern) {
+    if (documents != input.others.end()) {
+      pattern = pattern.within_documents(documents->second);
+    }
+    return pattern.without_padding(input.attention_mask);
+  };
+  const AttentionPattern causal =
+      AttentionPattern::causal(tokens, length, device);
   if (const auto sep = input.others.find("sep"); sep != input.others.end()) {
     TESSERA_CHECK(
         past == 0,
         "'sep' is given for tokens that follow {} cached ones; give it with the first tokens only",
         past);
-    layer.mask = with_safe_rows(all_of(
-        {causal_mask(length, device) | prefix_mask(sep->second, length),
-         seen}));
+    layer.pattern = hidden(causal.with_prefix(sep->second));
   } else if (
-      seen.defined() || layer.bias.defined() || (past > 0 && tokens > 1)) {
-    layer.mask = with_safe_rows(
-        all_of({causal_mask(length, device).narrow(2, past, tokens), seen}));
+      input.attention_mask.defined() || documents != input.others.end() ||
+      layer.bias.defined() || (past > 0 && tokens > 1)) {
+    layer.pattern = hidden(causal);
   }
   if (decoder_.window > 0) {
-    layer.local_mask = with_safe_rows(all_of(
-        {causal_mask(length, device).narrow(2, past, tokens),
-         window_mask(length, decoder_.window, device).narrow(2, past, tokens),
-         seen}));
+    layer.local_pattern = hidden(causal.within_window(decoder_.window));
   }
   return layer;
 }

@@ -2,7 +2,7 @@
 #include "tessera/zoo/models/encoder.h"
 
 #include "tessera/sharding/lazy/numbered_init.h"
-#include "tessera/zoo/layers/masks.h"
+#include "tessera/zoo/layers/attention_function.h"
 #include "tessera/zoo/layers/positions.h"
 #include "tessera/zoo/models/layer_costs.h"
 #include "tessera/zoo/models/layer_stack.h"
@@ -205,7 +205,8 @@ LayerState Encoder::run_layers(
     layer.banded = BandedTokens::of(
         input.attention_mask, global_mask(input), input.input_ids);
   } else {
-    layer.mask = with_safe_rows(padding_mask(input.attention_mask));
+    layer.pattern = padding_pattern(
+        input.attention_mask, input.input_ids.size(1));
   }
   if (encoder_.position_kind == EncoderPositions::kRotaryTable) {
     layer.rotary = rotary(input, state.hidden.scalar_type());

@@ -3,7 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/sharding/lazy/numbered_init.h"
-#include "tessera/zoo/layers/masks.h"
+#include "tessera/zoo/layers/attention_function.h"
 #include "tessera/zoo/models/input_checks.h"
 #include "tessera/zoo/models/layer_costs.h"
 
@@ -220,7 +220,8 @@ void EncoderDecoder::encode(
     start(encoder_, input.input_ids, /*past=*/0, state);
   }
   LayerInput layer;
-  layer.mask = with_safe_rows(padding_mask(input.attention_mask));
+  layer.pattern =
+      padding_pattern(input.attention_mask, input.input_ids.size(1));
   encoder_->run(begin, end, layer, input.hidden_states, state);
   if (end == encoder_layers_) {
     // Random numbers between the halves are numbered after those of Model.
@@ -246,12 +247,12 @@ void EncoderDecoder::decode(
   }
   LayerInput layer;
   layer.cache = input.cache;
-  layer.mask = with_safe_rows(all_of(
-      {causal_mask(past_tokens(input) + ids.size(1), ids.device())
-           .narrow(2, past_tokens(input), ids.size(1)),
-       padding_mask(input.decoder_attention_mask)}));
+  layer.pattern =
+      AttentionPattern::causal(
+          ids.size(1), past_tokens(input) + ids.size(1), ids.device())
+          .without_padding(input.decoder_attention_mask);
   layer.memory = input.cache == nullptr ? state.memory : input.cache->memory;
-  layer.memory_mask = with_safe_rows(padding_mask(input.attention_mask));
+  layer.memory_pattern = padding_pattern(input.attention_mask, ids.size(1));
   decoder_->run(begin, end, layer, input.hidden_states, state);
 }
 

@@ -2,7 +2,7 @@
 // The inputs of Encoder: checks, positions and global tokens.
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/zoo/layers/masks.h"
+#include "tessera/zoo/layers/positions.h"
 #include "tessera/zoo/models/encoder.h"
 #include "tessera/zoo/models/input_checks.h"
 
