@@ -4,10 +4,12 @@
 //
 //   bench_zoo MODEL_FOLDER BATCH SEQUENCE REPEATS
 //       [loss-only] [auto-matmul] [keep-memory] [fused-off-too] [train]
+//       [documents=N]
 //
 // Prints one line of JSON: the times of each repeat in milliseconds; with
 // fused-off-too also those of repeats in between by LibTorch's operators. With
-// train, the model is in training mode: it drops.
+// train, the model is in training mode: it drops. With documents, each sequence
+// is packed from documents of N tokens.
 
 #include "tessera/runtime/kernels/cpu_matmul.h"
 #include "tessera/runtime/kernels/fused_operators.h"
@@ -42,7 +44,8 @@ int run(
     int repeats,
     bool loss_only,
     bool compares,
-    bool trains) {
+    bool trains,
+    int64_t document) {
   at::set_num_threads(1);
   const auto model = zoo::from_pretrained(folder);
   model->train(trains || model->is_training());
@@ -51,6 +54,12 @@ int run(
   input.input_ids = torch::randint(0, 1000, {batch, length}, torch::kInt64);
   input.labels = input.input_ids;
   input.loss_only = loss_only;
+  if (document > 0) {
+    const at::Tensor places =
+        torch::arange(length, torch::kInt64).repeat({batch, 1});
+    input.position_ids = places.remainder(document);
+    input.others["document_ids"] = places.div(document, "floor");
+  }
   nlohmann::json times;
   for (int i = 0; i <= repeats * (compares ? 2 : 1) + (compares ? 1 : 0); ++i) {
     const bool fused = !compares || i % 2 == 0;
@@ -80,6 +89,7 @@ int main(int argc, char** argv) {
   bool loss_only = false;
   bool compares = false;
   bool trains = false;
+  int64_t document = 0;
   bool is_wrong = argc < 5;
   for (int i = 5; i < argc; ++i) {
     const std::string option = argv[i];
@@ -93,6 +103,9 @@ int main(int argc, char** argv) {
       compares = true;
     } else if (option == "train") {
       trains = true;
+    } else if (option.rfind("documents=", 0) == 0) {
+      document = std::atoll(option.c_str() + option.find('=') + 1);
+      is_wrong = is_wrong || document < 1;
     } else {
       is_wrong = true;
     }
@@ -100,7 +113,8 @@ int main(int argc, char** argv) {
   if (is_wrong) {
     std::cerr
         << "usage: bench_zoo MODEL_FOLDER BATCH SEQUENCE REPEATS "
-           "[loss-only] [auto-matmul] [keep-memory] [fused-off-too] [train]\n";
+           "[loss-only] [auto-matmul] [keep-memory] [fused-off-too] [train] "
+           "[documents=N]\n";
     return 2;
   }
   return tessera::run(
@@ -110,5 +124,6 @@ int main(int argc, char** argv) {
       std::atoi(argv[4]),
       loss_only,
       compares,
-      trains);
+      trains,
+      document);
 }

@@ -415,11 +415,8 @@ Task open_tokens(
       name_of(kind));
   TESSERA_CHECK(
       !separate || task.model->takes_documents(),
-      "data.separate_documents: a {} cannot keep documents apart{}; set it to false",
-      task.model->architecture(),
-      config.parallel.context_attention == ContextKind::kRing
-          ? " under ring attention, which has no masks (parallel.context_attention)"
-          : "");
+      "data.separate_documents: a {} cannot keep documents apart; set it to false",
+      task.model->architecture());
   const int64_t multiple = parallel.batches().sequence_multiple;
   if (config.curriculum) {
     TESSERA_CHECK(

@@ -242,7 +242,7 @@ zoo::ModelInput largest_rows(const TrainingConfig& config, zoo::Model& model) {
       model,
       config.batch_size,
       length,
-      /*masks=*/!packs_rows(config, model) && !has_ring_attention(config));
+      /*masks=*/!packs_rows(config, model));
   batch.labels = torch::zeros_like(batch.input_ids);
   if (packs_rows(config, model)) {
     batch.position_ids = torch::arange(length).repeat({config.batch_size, 1});

@@ -96,15 +96,9 @@ std::vector<int64_t> end_tokens(
 
 } // namespace
 
-bool has_ring_attention(const TrainingConfig& config) {
-  return config.parallel.sizes.context > 1 &&
-         config.parallel.context_attention == ContextKind::kRing;
-}
-
 bool packs_rows(const TrainingConfig& config, const zoo::Model& model) {
   return config.as<SupervisedOptions>().packed.value_or(
-      !model.first_token() && model.takes_documents() &&
-      !has_ring_attention(config));
+      !model.first_token() && model.takes_documents());
 }
 
 std::vector<std::vector<size_t>> packed_rows(
@@ -186,7 +180,6 @@ zoo::ModelInput text_rows(
   if (inputs.is_packed) {
     add_documents(texts, batch);
   } else if (
-      inputs.has_mask &&
       std::any_of(ends.begin(), ends.end(), [&](int64_t end) {
         return end < length;
       })) {

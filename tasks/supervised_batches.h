@@ -33,11 +33,7 @@ struct SupervisedInputs {
   int64_t max_length = 0; ///< of packed sequences
   int64_t multiple_of = 1; ///< that the length of others is
   int64_t padding_token = 0;
-  bool has_mask = true; ///< padding is masked
 };
-
-/// Whether attention is divided as a ring, which has no masks.
-bool has_ring_attention(const TrainingConfig& config);
 
 /// Whether rows share sequences: as `data.packed` says, by default if the model
 /// can keep them apart.

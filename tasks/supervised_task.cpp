@@ -117,11 +117,8 @@ SupervisedInputs inputs_of(
   const bool can_pack = is_decoder && model.takes_documents();
   TESSERA_CHECK(
       can_pack || !packs_rows(config, model),
-      "data.packed: a {} cannot keep rows apart{}; set it to false",
-      model.architecture(),
-      has_ring_attention(config)
-          ? " under ring attention, which has no masks (parallel.context_attention)"
-          : "");
+      "data.packed: a {} cannot keep rows apart; set it to false",
+      model.architecture());
   SupervisedInputs inputs;
   inputs.kind = is_decoder ? PromptKind::kDecoder : PromptKind::kEncoderDecoder;
   inputs.is_packed = packs_rows(config, model);
@@ -129,7 +126,6 @@ SupervisedInputs inputs_of(
   inputs.multiple_of = multiple_of;
   // Padding is behind what is looked at, or masked: any token will do.
   inputs.padding_token = padding_token(model.config(), tokenizer).value_or(0);
-  inputs.has_mask = !has_ring_attention(config);
   TESSERA_CHECK(
       config.max_length % multiple_of == 0,
       "model.max_length is {}; to divide sequences over ranks, it must be a multiple of {}",

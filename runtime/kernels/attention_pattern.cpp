@@ -55,6 +55,7 @@ AttentionPattern AttentionPattern::causal(
     const at::Device& device) {
   AttentionPattern pattern = full(queries, keys, device);
   pattern.end = places(keys - queries + 1, keys + 1, device);
+  pattern.is_causal = true;
   pattern.share = 1 - 0.5 * static_cast<double>(queries) /
                           static_cast<double>(std::max<int64_t>(1, keys));
   return pattern;
@@ -70,6 +71,7 @@ AttentionPattern AttentionPattern::with_prefix(
   const at::Tensor prefix =
       lengths.to(at::kInt).unsqueeze(1).clamp(0, keys);
   changed.end = at::maximum(end, prefix);
+  changed.is_causal = false;
   changed.share = 1;
   return changed;
 }
@@ -84,7 +86,6 @@ AttentionPattern AttentionPattern::within_window(int64_t window) const {
   const at::Tensor positions = positions_of_queries(*this);
   changed.first = at::maximum(first, positions - (window - 1));
   changed.end = at::minimum(end, positions + window);
-  const bool is_causal = share < 1;
   changed.share = std::min(
       share,
       static_cast<double>(is_causal ? window : 2 * window - 1) /
@@ -156,6 +157,8 @@ AttentionPattern AttentionPattern::with_global(
   changed.end = end.masked_fill(of_queries, keys);
   changed.global_keys =
       global_keys.defined() ? global_keys | global : global;
+  changed.is_causal = false;
+  changed.share = 1;
   return changed;
 }
 
@@ -197,12 +200,14 @@ AttentionPattern AttentionPattern::narrowed(
   if (global_keys.defined()) {
     some.global_keys = neighbors(global_keys, first_key, key_count);
   }
+  some.is_causal = false;
+  some.share = 1;
   some.queries = query_count;
   some.keys = key_count;
   return some;
 }
 
-at::Tensor AttentionPattern::dense() const {
+at::Tensor AttentionPattern::visible() const {
   const at::Tensor positions = places(0, keys, first.device()).unsqueeze(1);
   at::Tensor mask =
       (first.unsqueeze(2) <= positions) & (positions < end.unsqueeze(2));
@@ -212,7 +217,11 @@ at::Tensor AttentionPattern::dense() const {
   if (seen.defined()) {
     mask = mask & seen.unsqueeze(1);
   }
-  return with_safe_rows(mask.unsqueeze(1));
+  return mask.unsqueeze(1);
+}
+
+at::Tensor AttentionPattern::dense() const {
+  return with_safe_rows(visible());
 }
 
 at::Tensor with_safe_rows(const at::Tensor& mask) {

@@ -26,6 +26,7 @@ struct AttentionPattern {
   at::Tensor global_keys;
   int64_t queries = 0; ///< Q
   int64_t keys = 0; ///< K
+  bool is_causal = false; ///< certainly no query sees a later token
   /// An upper bound of the share of pairs that see each other, for estimates.
   double share = 1;
 
@@ -72,15 +73,18 @@ struct AttentionPattern {
   /// @param tokens int64 [B, kept], ascending.
   AttentionPattern at_tokens(const at::Tensor& tokens) const;
 
-  /// The pattern of some of the queries and keys, which are neighbors.
+  /// The pattern of some of the queries and keys, which are neighbors. It is
+  /// not `is_causal`, which is about positions of all.
   AttentionPattern narrowed(
       int64_t first_query,
       int64_t query_count,
       int64_t first_key,
       int64_t key_count) const;
 
-  /// bool [1 or B, 1, 1 or Q, K], true where a query sees a key;
-  /// with_safe_rows().
+  /// bool [1 or B, 1, 1 or Q, K], true where a query sees a key.
+  at::Tensor visible() const;
+
+  /// visible(), with_safe_rows().
   at::Tensor dense() const;
 };
 

@@ -70,7 +70,15 @@ struct Tile {
   ContextSegment query;
   ContextSegment key;
   bool masked = false; ///< some of it is hidden
+  /// If the attention has a pattern: bool [1 or B, 1, 1 or queries, keys].
+  at::Tensor visible;
 };
+
+/// False where the answer is on a device: waiting for it costs more.
+bool hides_all(const runtime::AttentionPattern& pattern) {
+  return pattern.first.is_cpu() && !pattern.global_keys.defined() &&
+         !pattern.first.lt(pattern.end).any().item<bool>();
+}
 
 /// Returns the tiles between this rank's queries and the keys of rank `from`.
 std::vector<Tile> tiles(
@@ -85,13 +93,23 @@ std::vector<Tile> tiles(
   std::vector<Tile> found;
   for (const ContextSegment& query : segments(setup.ring.index())) {
     for (const ContextSegment& key : segments(from)) {
-      const bool hidden =
-          setup.options.causal && key.first >= query.first + query.length;
-      const bool masked =
-          setup.options.causal && key.first + key.length > query.first + 1;
-      if (!hidden) {
-        found.push_back({query, key, masked});
+      const runtime::AttentionPattern& pattern = setup.options.pattern;
+      const bool causal =
+          pattern.defined() ? pattern.is_causal : setup.options.causal;
+      if (causal && key.first >= query.first + query.length) {
+        continue;
       }
+      Tile tile{query, key, causal && key.first + key.length > query.first + 1};
+      if (pattern.defined()) {
+        const runtime::AttentionPattern part = pattern.narrowed(
+            query.first, query.length, key.first, key.length);
+        if (hides_all(part)) {
+          continue;
+        }
+        tile.masked = true;
+        tile.visible = part.visible();
+      }
+      found.push_back(tile);
     }
   }
   return found;
@@ -114,7 +132,13 @@ at::Tensor scores_of(
     const Tile& tile,
     double scale) {
   at::Tensor scores = query.matmul(key.transpose(2, 3)).mul_(scale);
-  if (tile.masked) {
+  if (tile.visible.defined()) {
+    const at::Tensor hidden = ~tile.visible.expand(
+        {-1, -1, tile.query.length, tile.key.length});
+    scores.unflatten(2, {-1, tile.query.length})
+        .masked_fill_(
+            hidden.unsqueeze(1), -std::numeric_limits<double>::infinity());
+  } else if (tile.masked) {
     const auto positions = [&](const ContextSegment& segment) {
       return at::arange(
           segment.first,
@@ -301,6 +325,15 @@ at::Tensor ring_attention(
       key.scalar_type(),
       value.sizes(),
       value.scalar_type());
+  const runtime::AttentionPattern& pattern = options.pattern;
+  TESSERA_CHECK(
+      !pattern.defined() || (pattern.queries == pattern.keys &&
+                             pattern.keys == query.size(2) * ring.size()),
+      "ring_attention: a pattern of {} queries and {} keys for {} tokens on each of {} ranks; it must be of whole sequences",
+      pattern.queries,
+      pattern.keys,
+      query.size(2),
+      ring.size());
   return RingFunction::apply(
       query, key, value, c10::make_intrusive<RingSetup>(ring, options));
 }

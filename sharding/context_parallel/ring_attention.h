@@ -4,6 +4,7 @@
 // ranks.
 
 #include "tessera/runtime/comm/ring_channels.h"
+#include "tessera/runtime/kernels/attention_pattern.h"
 #include "tessera/sharding/context_parallel/context_layout.h"
 
 #include <ATen/core/Tensor.h>
@@ -13,9 +14,12 @@
 namespace tessera::sharding {
 
 struct RingAttentionOptions {
-  bool causal = false;
+  bool causal = false; ///< without a pattern
   std::optional<double> scale; ///< by default 1 / sqrt(features of a head)
   ContextLayout layout = ContextLayout::kContiguous;
+  /// The keys that each query sees, of whole sequences, in their order; may be
+  /// undefined. Every rank has the same.
+  runtime::AttentionPattern pattern;
 };
 
 /// Softmax attention of this rank's queries to the keys and values of all ranks
@@ -26,9 +30,10 @@ struct RingAttentionOptions {
 /// which end up on their own rank.
 ///
 /// With n ranks and s tokens, a rank keeps [s/n] activations and scores of
-/// [s/n, s/n] at a time. In forward it sends 2 (n-1) / n of all keys and
+/// [s/n, s/n], and a mask of such a block, at a time. In forward it sends 2 (n-1) / n of all keys and
 /// values, in backward those and their gradients. Blocks that a causal mask
-/// hides are skipped.
+/// hides are skipped, on the CPU also those that a pattern hides. A query that
+/// sees no key has the result 0.
 ///
 /// @param query [batch, heads, own tokens, features], floating point.
 /// @param key, value [batch, kv heads, own tokens, features]; heads must be a

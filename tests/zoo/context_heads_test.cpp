@@ -101,7 +101,7 @@ TEST(ContextHeads, EqualTransformersWithUlysses) {
   });
 }
 
-// Without padding, which it does not take.
+// Without padding, whose results, which count here, have no meaning.
 TEST(ContextHeads, EqualOneRankWithARing) {
   run_ranks(2, [](World& world) {
     ContextRanks ranks(world, 1);

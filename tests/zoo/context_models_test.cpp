@@ -66,16 +66,20 @@ void check_way(World& world, int tensor, const Way& way, bool sequence) {
     placed.position_ids =
         torch::arange(3, 3 + kLength).unsqueeze(0).expand({kRows, -1});
     expect_plain(ranks, layers, model->folder(), placed);
-    if (way.kind == ContextKind::kUlysses) {
-      ModelInput padded = input;
-      padded.attention_mask = torch::ones({kRows, kLength}, torch::kLong);
-      padded.attention_mask[0].narrow(0, 0, 5).fill_(0);
-      padded.attention_mask[1].narrow(0, 11, 5).fill_(0);
-      padded.labels = input.labels.masked_fill(
-          padded.attention_mask.eq(0) | padded.attention_mask.roll(1, 1).eq(0),
-          -100);
-      expect_plain(ranks, layers, model->folder(), padded);
-    }
+    ModelInput padded = input;
+    padded.attention_mask = torch::ones({kRows, kLength}, torch::kLong);
+    padded.attention_mask[0].narrow(0, 0, 5).fill_(0);
+    padded.attention_mask[1].narrow(0, 11, 5).fill_(0);
+    padded.labels = input.labels.masked_fill(
+        padded.attention_mask.eq(0) | padded.attention_mask.roll(1, 1).eq(0),
+        -100);
+    expect_plain(ranks, layers, model->folder(), padded);
+    // Documents of 7, 4 and 5 tokens, over the bounds of ranks.
+    ModelInput packed = input;
+    const at::Tensor places = torch::arange(kLength).repeat({kRows, 1});
+    packed.others["document_ids"] =
+        places.ge(7).to(torch::kLong) + places.ge(11);
+    expect_plain(ranks, layers, model->folder(), packed);
   }
 }
 
@@ -158,13 +162,9 @@ TEST(ContextModels, RefuseWhatIsNotThere) {
   run_ranks(2, [](World& world) {
     ContextRanks ranks(world, 1);
     const ChangedModel gpt2("gpt2", kFourHeads);
-    ModelInput input = labelled_input(kRows, kLength);
-    input.attention_mask = torch::ones({kRows, kLength}, torch::kLong);
+    const ModelInput input = labelled_input(kRows, kLength);
     const auto ring =
         from_pretrained(gpt2.folder(), {.context = ranks.layers(kWays[2])});
-    expect_error(
-        [&] { ring->forward(input); }, {"ring attention", "attention_mask"});
-    input.attention_mask = torch::Tensor();
     ring->train();
     expect_error([&] { ring->forward(input); }, {"dropout", "Ulysses"});
     const ModelFixture three("gpt2");

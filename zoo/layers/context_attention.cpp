@@ -11,8 +11,8 @@ namespace {
 
 at::Tensor over_ring(const AttentionCall& call, const ContextParallel& cp) {
   TESSERA_CHECK(
-      !call.mask.defined() && !call.pattern.defined(),
-      "ring attention supports only the causal mask, because no rank holds a [queries, keys] mask of whole sequences. Omit attention_mask, windows and biases (pack sequences instead of padding them), or use Ulysses (parallel.context_attention)");
+      !call.mask.defined(),
+      "ring attention does not support biases, because no rank holds a [queries, keys] bias of whole sequences. Use Ulysses (parallel.context_attention)");
   TESSERA_CHECK(
       call.dropout == 0,
       "ring attention does not support dropout of attention weights, which is {}; set it to 0 in config.json (attn_pdrop, attention_dropout or attention_probs_dropout_prob), or use Ulysses (parallel.context_attention)",
@@ -22,7 +22,7 @@ at::Tensor over_ring(const AttentionCall& call, const ContextParallel& cp) {
       call.key,
       call.value,
       *cp.ring,
-      {call.causal, call.scale, cp.layout});
+      {call.causal, call.scale, cp.layout, call.pattern});
 }
 
 } // namespace

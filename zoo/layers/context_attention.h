@@ -8,12 +8,12 @@
 
 namespace tessera::zoo {
 
-/// Takes this rank's tokens of query, key and value and the mask of whole
-/// sequences; returns [B, h, own tokens, m]. Collective and blocking, in
+/// Takes this rank's tokens of query, key and value and the pattern or mask of
+/// whole sequences; returns [B, h, own tokens, m]. Collective and blocking, in
 /// backward too.
 ///
 /// Ulysses calls `function` with whole sequences of some heads. Ring attention
-/// replaces `function`, and supports causal masks only.
+/// replaces `function`, and takes patterns, but no masks.
 /// @throws tessera::Error if heads are not divisible over the ranks (Ulysses);
 ///     on masks and dropout with ring attention, stating the reason.
 at::Tensor context_attention(

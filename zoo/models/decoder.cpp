@@ -205,9 +205,7 @@ bool Decoder::keeps_cache() const {
 }
 
 bool Decoder::takes_documents() const {
-  const ContextParallel* context = context_.context();
-  return !decoder_.prefix && decoder_.block_positions == 0 &&
-         (context == nullptr || context->kind != ContextKind::kRing);
+  return !decoder_.prefix && decoder_.block_positions == 0;
 }
 
 std::string Decoder::cannot_drop_layers() const {

@@ -7,6 +7,7 @@
 #include <torch/torch.h>
 
 #include <numeric>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -55,11 +56,13 @@ void expect_full_attention(
                        .requires_grad_());
     local.push_back(part(value).clone().requires_grad_());
   }
+  const at::Tensor mask =
+      options.pattern.defined() ? options.pattern.dense() : at::Tensor();
   const at::Tensor expected = at::scaled_dot_product_attention(
       full[0],
       full[1],
       full[2],
-      {},
+      mask.defined() ? std::optional(mask) : std::nullopt,
       0.0,
       options.causal,
       options.scale,
@@ -101,6 +104,38 @@ TEST(RingAttention, IsTheAttentionOfWholeSequences) {
                 at::kDouble,
                 1e-12);
           }
+        }
+      }
+    });
+  }
+}
+
+// Every query sees itself: the others have no result to compare.
+TEST(RingAttention, TakesPatternsOfWholeSequences) {
+  using runtime::AttentionPattern;
+  for (const int ranks : {1, 2, 3, 4}) {
+    tests::run_ranks(ranks, [](World& world) {
+      runtime::RingChannels ring = ring_of_all(world);
+      const auto causal = AttentionPattern::causal(kTokens, kTokens, at::kCPU);
+      const auto full = AttentionPattern::full(kTokens, kTokens, at::kCPU);
+      const at::Tensor ids = at::arange(kTokens).repeat({2, 1}).div(
+          5, "floor");
+      const at::Tensor global = at::arange(kTokens).eq(9).repeat({2, 1});
+      for (const auto& pattern :
+           {causal.within_documents(ids),
+            full.within_documents(ids),
+            causal.within_window(3),
+            full.within_window(4).with_global(global),
+            causal.with_prefix(at::full({2}, 7, at::kLong))}) {
+        for (const auto layout :
+             {ContextLayout::kContiguous, ContextLayout::kZigzag}) {
+          expect_full_attention(
+              world,
+              ring,
+              {false, 0.3, layout, pattern},
+              2,
+              at::kDouble,
+              1e-12);
         }
       }
     });
