@@ -4,11 +4,18 @@
 // its square.
 
 #include "support/expect_error.h"
+#include "tessera/runtime/kernels/fused_operators.h"
 #include "tessera/runtime/profile/cpu_memory_counter.h"
 #include "tessera/zoo/layers/banded_attention.h"
+#include "zoo/device_comparison.h"
 #include "zoo/tensor_support.h"
 
+#include <c10/core/Allocator.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+
+#include <algorithm>
 #include <functional>
+#include <memory>
 #include <vector>
 
 namespace tessera::zoo::sparse_attention_test {
@@ -17,6 +24,13 @@ namespace {
 constexpr int64_t kRows = 2;
 constexpr int64_t kHeads = 4;
 constexpr int64_t kFeatures = 8; ///< of a head
+
+constexpr const char* kWindowedMistral = R"({"model_type": "mistral",
+    "architectures": ["MistralForCausalLM"], "vocab_size": 29,
+    "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 2,
+    "num_attention_heads": 8, "num_key_value_heads": 4,
+    "max_position_embeddings": 256, "sliding_window": 20,
+    "initializer_range": 0.3})";
 
 AttentionCall random_call(int64_t length, int64_t kv_heads = kHeads) {
   torch::manual_seed(3);
@@ -85,6 +99,14 @@ TEST(BandedAttention, EqualsAttentionWithAMask) {
       const auto banded = [&](const AttentionCall& one) {
         return banded_attention(one, tokens, reach, fused_attention);
       };
+      // The same by the kernel of patterns.
+      AttentionCall skipping = random_call(kLength);
+      skipping.pattern = dense.pattern;
+      EXPECT_TRUE(skips_hidden_pairs(fused_attention, skipping));
+      EXPECT_FALSE(skips_hidden_pairs(plain_attention, skipping));
+      expect_same(
+          results(fused_attention, skipping, mask),
+          results(plain_attention, dense, mask));
       // Of tokens that have a result: global ones have theirs elsewhere.
       expect_same(
           results(banded, call, tokens.local),
@@ -138,6 +160,89 @@ TEST(BandedAttention, KeepsMemoryThatGrowsWithTheLength) {
     const int64_t longer = peak(2048);
     EXPECT_GT(longer, 2 * shorter);
     EXPECT_LT(longer, 5 * shorter);
+  }
+}
+
+/// Counts what LibTorch allocates on the CPU that is of some size.
+class LargeAllocations : public c10::MemoryReportingInfoBase {
+ public:
+  explicit LargeAllocations(int64_t bytes) : bytes_(bytes) {}
+
+  void reportMemoryUsage(
+      void* /*ptr*/,
+      int64_t bytes,
+      size_t /*total_allocated*/,
+      size_t /*total_reserved*/,
+      c10::Device /*device*/) override {
+    count += bytes >= bytes_ ? 1 : 0;
+  }
+  bool memoryProfilingEnabled() const override {
+    return true;
+  }
+
+  int64_t count = 0;
+
+ private:
+  int64_t bytes_;
+};
+
+/// Rows of documents of different lengths, in `length` tokens.
+ModelInput packed_rows(int64_t length) {
+  torch::manual_seed(4);
+  ModelInput input;
+  input.input_ids = torch::randint(0, 29, {kRows, length}, torch::kLong);
+  input.labels = input.input_ids;
+  input.loss_only = true;
+  const torch::Tensor places = torch::arange(length).repeat({kRows, 1});
+  input.others["document_ids"] = places.div(97, "floor");
+  input.position_ids = places.remainder(97);
+  return input;
+}
+
+// A mask of bytes would be the smallest of them.
+TEST(PackedDocuments, NeedNothingForEveryPairOfTokens) {
+  constexpr int64_t kLength = 1024;
+  const auto model = device_comparison::model_on(
+      torch::kCPU, device_comparison::kGroupedLlama);
+  const ModelInput input = packed_rows(kLength);
+  const auto count = [&](bool fused) {
+    runtime::use_fused_operators(fused);
+    const auto large = std::make_shared<LargeAllocations>(kLength * kLength);
+    {
+      const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, large);
+      model->forward(input).loss.backward();
+    }
+    runtime::use_fused_operators(true);
+    return large->count;
+  };
+  EXPECT_EQ(count(true), 0);
+  EXPECT_GT(count(false), 0);
+}
+
+// In float32, by the kernel of patterns: what tests in float64 do not see.
+TEST(PackedDocuments, AreThoseAlone) {
+  for (const char* config :
+       {device_comparison::kGroupedLlama, kWindowedMistral}) {
+    const auto model = device_comparison::model_on(torch::kCPU, config);
+    ModelInput packed = packed_rows(200);
+    packed.loss_only = false;
+    packed.labels = torch::Tensor();
+    const torch::Tensor all = model->forward(packed).logits;
+    packed.others.clear();
+    const torch::Tensor mixed = model->forward(packed).logits;
+    for (const int64_t begin : {0, 97, 194}) {
+      const int64_t length = std::min<int64_t>(97, 200 - begin);
+      ModelInput alone;
+      alone.input_ids = packed.input_ids.narrow(1, begin, length);
+      const torch::Tensor expected = model->forward(alone).logits;
+      const auto own = [&](const torch::Tensor& x) {
+        return x.narrow(1, begin, length);
+      };
+      EXPECT_LT((own(all) - expected).abs().max().item<double>(), 1e-4);
+      if (begin > 0) {
+        EXPECT_GT((own(mixed) - expected).abs().max().item<double>(), 1e-2);
+      }
+    }
   }
 }
 
