@@ -57,10 +57,9 @@ double attention_time(
   const double scale = 1 / std::sqrt(static_cast<double>(sizes.features));
   const std::clock_t begin = std::clock();
   const at::Tensor out =
-      by_pattern
-          ? runtime::pattern_attention(query, key, value, pattern, scale)
-          : at::scaled_dot_product_attention(
-                query, key, value, mask, 0, false, scale, true);
+      by_pattern ? runtime::pattern_attention(query, key, value, pattern, scale)
+                 : at::scaled_dot_product_attention(
+                       query, key, value, mask, 0, false, scale, true);
   out.backward(gradient);
   return 1e3 * static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
 }
@@ -73,8 +72,8 @@ double median_time(std::vector<double> values) {
 void compare_attention(const AttentionSizes& sizes) {
   at::set_num_threads(1);
   runtime::keep_freed_cpu_memory(true); // as in training
-  const auto causal = runtime::AttentionPattern::causal(
-      sizes.length, sizes.length, at::kCPU);
+  const auto causal =
+      runtime::AttentionPattern::causal(sizes.length, sizes.length, at::kCPU);
   const at::Tensor ids =
       at::arange(sizes.length).unsqueeze(0).div(sizes.document, "floor");
   const struct {
@@ -85,8 +84,7 @@ void compare_attention(const AttentionSizes& sizes) {
       {"window", causal.within_window(sizes.window)},
       {"causal", causal},
       {"full",
-       runtime::AttentionPattern::full(
-           sizes.length, sizes.length, at::kCPU)}};
+       runtime::AttentionPattern::full(sizes.length, sizes.length, at::kCPU)}};
   for (const auto dtype : {at::kFloat, at::kBFloat16}) {
     for (const auto& [name, pattern] : cases) {
       std::vector<double> by_mask;
@@ -129,8 +127,7 @@ int main(int argc, char** argv) {
     const size_t end = text.find('=');
     const auto field = fields.find(text.substr(0, end));
     if (end == std::string::npos || field == fields.end()) {
-      std::fprintf(
-          stderr, "bench_attention: %s is not SIZE=NUMBER\n", argv[i]);
+      std::fprintf(stderr, "bench_attention: %s is not SIZE=NUMBER\n", argv[i]);
       return 1;
     }
     *field->second = std::atoll(text.c_str() + end + 1);

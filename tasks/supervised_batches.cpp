@@ -179,10 +179,9 @@ zoo::ModelInput text_rows(
       });
   if (inputs.is_packed) {
     add_documents(texts, batch);
-  } else if (
-      std::any_of(ends.begin(), ends.end(), [&](int64_t end) {
-        return end < length;
-      })) {
+  } else if (std::any_of(ends.begin(), ends.end(), [&](int64_t end) {
+               return end < length;
+             })) {
     batch.attention_mask = filled_rows(ends.size(), length, 0);
     for (size_t row = 0; row < ends.size(); ++row) {
       std::fill_n(begin_of(batch.attention_mask, row), ends[row], 1);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// `attention_unit_forward()` and `attention_unit_backward()` compute one head of
-// keys of [Note: pattern attention] with the vectors of an instruction set.
+// `attention_unit_forward()` and `attention_unit_backward()` compute one head
+// of keys of [Note: pattern attention] with the vectors of an instruction set.
 // Only the per-ISA sources include this, see vec_loop.h. Beside what vectors
 // have, it takes larger(a, b) and exponential(x).
 //
@@ -425,8 +425,8 @@ void attention_forward_as(
     float* scratch) {
   const int64_t wide = attention_padded(all.features);
   const int64_t values = attention_padded(all.value_features);
-  const int64_t columns = attention_padded(
-      unit.component.key_end - unit.component.key_begin);
+  const int64_t columns =
+      attention_padded(unit.component.key_end - unit.component.key_begin);
   float* const key_panels = scratch;
   float* const value_rows = key_panels + columns * wide;
   float* const query = value_rows + columns * values;
@@ -550,10 +550,10 @@ void attention_backward_as(
         Vec product(0.0F);
         for_each_vector<Vec>(
             0, all.value_features, [&](int64_t k, auto... count) {
-              product = fma(
-                  Vec::load(of_row + k, count...),
-                  load_as<kFormat, Vec>(out, k, count...),
-                  product);
+              product =
+                  fma(Vec::load(of_row + k, count...),
+                      load_as<kFormat, Vec>(out, k, count...),
+                      product);
             });
         deltas[i] = attention_sum(product);
         const float log_sum = saved[tile.begin + i];

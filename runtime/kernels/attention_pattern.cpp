@@ -68,8 +68,7 @@ AttentionPattern AttentionPattern::with_prefix(
       "the prefix lengths are {}; they must be [batch]",
       lengths.sizes());
   AttentionPattern changed = *this;
-  const at::Tensor prefix =
-      lengths.to(at::kInt).unsqueeze(1).clamp(0, keys);
+  const at::Tensor prefix = lengths.to(at::kInt).unsqueeze(1).clamp(0, keys);
   changed.end = at::maximum(end, prefix);
   changed.is_causal = false;
   changed.share = 1;
@@ -110,14 +109,16 @@ AttentionPattern AttentionPattern::within_documents(
   // Of each token the last beginning up to it, and the first end after it.
   const at::Tensor begins = std::get<0>(
       at::cummax(positions * at::constant_pad_nd(is_new, {1, 0}, true), 1));
-  const at::Tensor ends = std::get<0>(
-      at::cummin(
-          at::where(
-              at::constant_pad_nd(is_new, {0, 1}, true), positions + 1, keys)
-              .to(at::kInt)
-              .flip(1),
-          1))
-                              .flip(1);
+  const at::Tensor ends =
+      std::get<0>(at::cummin(
+                      at::where(
+                          at::constant_pad_nd(is_new, {0, 1}, true),
+                          positions + 1,
+                          keys)
+                          .to(at::kInt)
+                          .flip(1),
+                      1))
+          .flip(1);
   const auto of_queries = [&](const at::Tensor& x) {
     return x.narrow(1, keys - queries, queries);
   };
@@ -151,12 +152,10 @@ AttentionPattern AttentionPattern::with_global(
       keys);
   AttentionPattern changed = *this;
   const at::Tensor global = is_global.ne(0);
-  const at::Tensor of_queries =
-      global.narrow(1, keys - queries, queries);
+  const at::Tensor of_queries = global.narrow(1, keys - queries, queries);
   changed.first = first.masked_fill(of_queries, 0);
   changed.end = end.masked_fill(of_queries, keys);
-  changed.global_keys =
-      global_keys.defined() ? global_keys | global : global;
+  changed.global_keys = global_keys.defined() ? global_keys | global : global;
   changed.is_causal = false;
   changed.share = 1;
   return changed;
@@ -167,7 +166,8 @@ AttentionPattern AttentionPattern::at_tokens(const at::Tensor& tokens) const {
   // Of an interval of tokens, those that are kept are neighbors, too.
   const auto kept_before = [&](const at::Tensor& bound) {
     return at::searchsorted(
-        tokens, gathered(bound, tokens).to(tokens.scalar_type()).contiguous(),
+        tokens,
+        gathered(bound, tokens).to(tokens.scalar_type()).contiguous(),
         true);
   };
   some.first = kept_before(first);

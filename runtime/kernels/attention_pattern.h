@@ -61,7 +61,8 @@ struct AttentionPattern {
   /// neighbors with equal numbers.
   AttentionPattern within_documents(const at::Tensor& ids) const;
 
-  /// Nothing sees padding: attention_mask [B, K], 0 at padding; undefined: none.
+  /// Nothing sees padding: attention_mask [B, K], 0 at padding; undefined:
+  /// none.
   /// @throws tessera::Error if attention_mask is not [B, K].
   AttentionPattern without_padding(const at::Tensor& attention_mask) const;
 

@@ -84,11 +84,10 @@ std::vector<AttentionTile> tiles_of(const AttentionRow& row, int64_t queries) {
     const int64_t key_end = std::max(last->key_end, end);
     const int64_t most =
         kWiderTile * std::min(length, tile_length) + 2 * kAttentionKeys;
-    const bool shares =
-        length == 0 || tile_length == 0 ||
-        (first < last->key_end && end > last->key_begin);
-    if (!shares || (length > 0 && tile_length > 0 &&
-                    key_end - key_begin > most)) {
+    const bool shares = length == 0 || tile_length == 0 ||
+                        (first < last->key_end && end > last->key_begin);
+    if (!shares ||
+        (length > 0 && tile_length > 0 && key_end - key_begin > most)) {
       tiles.push_back({i, i + 1, first, end});
       continue;
     }
@@ -107,9 +106,8 @@ AttentionSchedule AttentionSchedule::of(
   schedule.tiles = tiles_of(row, queries);
   const auto count = static_cast<int64_t>(schedule.tiles.size());
   if (row.global != nullptr &&
-      std::any_of(row.global, row.global + keys, [](uint8_t is) {
-        return is != 0;
-      })) {
+      std::any_of(
+          row.global, row.global + keys, [](uint8_t is) { return is != 0; })) {
     schedule.components.push_back({0, count, 0, keys});
     return schedule;
   }
@@ -129,8 +127,7 @@ AttentionSchedule AttentionSchedule::of(
       next = {
           last.begin,
           next.end,
-          last_sees ? std::min(last.key_begin, next.key_begin)
-                    : next.key_begin,
+          last_sees ? std::min(last.key_begin, next.key_begin) : next.key_begin,
           last_sees ? std::max(last.key_end, next.key_end) : next.key_end};
       found.pop_back();
     }
@@ -188,8 +185,9 @@ class ScheduledPattern {
       int64_t keys)
       : first_(first.expand({batch, queries}).contiguous()),
         end_(end.expand({batch, queries}).contiguous()),
-        seen_(seen && seen->defined() ? seen->expand({batch, -1}).contiguous()
-                                      : at::Tensor()),
+        seen_(
+            seen && seen->defined() ? seen->expand({batch, -1}).contiguous()
+                                    : at::Tensor()),
         global_(
             global_keys && global_keys->defined()
                 ? global_keys->expand({batch, -1}).contiguous()
@@ -223,11 +221,7 @@ class ScheduledPattern {
           if (all || component.begin < component.end) {
             const auto batch = static_cast<int64_t>(b);
             units.push_back(
-                {batch,
-                 head,
-                 row_of(batch),
-                 component,
-                 schedule.tiles.data()});
+                {batch, head, row_of(batch), component, schedule.tiles.data()});
           }
         }
       }
@@ -277,8 +271,7 @@ void for_units(
   parallel_for(0, threads, 1, [&](int64_t begin, int64_t end) {
     for (int64_t thread = begin; thread < end; ++thread) {
       for (int64_t i = next++; i < count; i = next++) {
-        compute(
-            units[static_cast<size_t>(i)], data + thread * scratch.size(1));
+        compute(units[static_cast<size_t>(i)], data + thread * scratch.size(1));
       }
     }
   });
@@ -320,8 +313,7 @@ std::tuple<at::Tensor, at::Tensor> pattern_attention_of_cpu(
   const at::Tensor key = with_rows(key_);
   const at::Tensor value = with_rows(value_);
   const int64_t keys = key.size(2);
-  at::Tensor out =
-      by_token(query, query.size(1), query.size(2), value.size(3));
+  at::Tensor out = by_token(query, query.size(1), query.size(2), value.size(3));
   at::Tensor log_sums = at::empty(
       {query.size(0), query.size(1), query.size(2)},
       query.options().dtype(at::kFloat));
@@ -346,8 +338,7 @@ std::tuple<at::Tensor, at::Tensor> pattern_attention_of_cpu(
   return {out, log_sums};
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor>
-pattern_attention_backward_of_cpu(
+std::tuple<at::Tensor, at::Tensor, at::Tensor> pattern_attention_backward_of_cpu(
     const at::Tensor& gradient_,
     const at::Tensor& query_,
     const at::Tensor& key_,
@@ -465,9 +456,8 @@ variable_list differentiable_attention_gradients(
           of_queries(inputs[1]).transpose(2, 3))
           .masked_fill(
               ~pattern.dense(), -std::numeric_limits<float>::infinity());
-  const at::Tensor out =
-      at::matmul(scores.softmax(-1), of_queries(inputs[2]))
-          .to(inputs[0].scalar_type());
+  const at::Tensor out = at::matmul(scores.softmax(-1), of_queries(inputs[2]))
+                             .to(inputs[0].scalar_type());
   variable_list wanted;
   for (const at::Tensor& input : inputs) {
     if (input.requires_grad()) {

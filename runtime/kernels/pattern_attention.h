@@ -4,12 +4,12 @@
 // other by an AttentionPattern, on the CPU.
 //
 // [Note: pattern attention] Queries are taken in tiles of neighbors, which end
-// where a document ends, and keys in blocks; blocks that no query of a tile sees
-// cost nothing. A softmax is computed block by block (arXiv:2205.14135), and
-// backward computes the weights again from the logarithm of each query's sum.
-// Query heads that share a key head take it as it is. Tiles begin anew with each
-// document: its results have the same bits alone and in a row of several. Sums
-// are in float32.
+// where a document ends, and keys in blocks; blocks that no query of a tile
+// sees cost nothing. A softmax is computed block by block (arXiv:2205.14135),
+// and backward computes the weights again from the logarithm of each query's
+// sum. Query heads that share a key head take it as it is. Tiles begin anew
+// with each document: its results have the same bits alone and in a row of
+// several. Sums are in float32.
 
 #include "tessera/runtime/kernels/attention_pattern.h"
 

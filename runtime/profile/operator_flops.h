@@ -16,8 +16,8 @@ struct OperatorFlops {
   /// Of them: what a backward computes a second time because its forward did
   /// not keep it, as that of fused attention does with the scores.
   double repeated = 0;
-  /// Of `all`: scores that a causal mask or a pattern hides. Fused kernels skip them; the
-  /// usual counts of a model's FLOPs do not.
+  /// Of `all`: scores that a causal mask or a pattern hides. Fused kernels skip
+  /// them; the usual counts of a model's FLOPs do not.
   double masked = 0;
 };
 

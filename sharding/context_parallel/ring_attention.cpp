@@ -101,8 +101,8 @@ std::vector<Tile> tiles(
       }
       Tile tile{query, key, causal && key.first + key.length > query.first + 1};
       if (pattern.defined()) {
-        const runtime::AttentionPattern part = pattern.narrowed(
-            query.first, query.length, key.first, key.length);
+        const runtime::AttentionPattern part =
+            pattern.narrowed(query.first, query.length, key.first, key.length);
         if (hides_all(part)) {
           continue;
         }
@@ -133,8 +133,8 @@ at::Tensor scores_of(
     double scale) {
   at::Tensor scores = query.matmul(key.transpose(2, 3)).mul_(scale);
   if (tile.visible.defined()) {
-    const at::Tensor hidden = ~tile.visible.expand(
-        {-1, -1, tile.query.length, tile.key.length});
+    const at::Tensor hidden =
+        ~tile.visible.expand({-1, -1, tile.query.length, tile.key.length});
     scores.unflatten(2, {-1, tile.query.length})
         .masked_fill_(
             hidden.unsqueeze(1), -std::numeric_limits<double>::infinity());

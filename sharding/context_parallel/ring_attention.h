@@ -30,10 +30,10 @@ struct RingAttentionOptions {
 /// which end up on their own rank.
 ///
 /// With n ranks and s tokens, a rank keeps [s/n] activations and scores of
-/// [s/n, s/n], and a mask of such a block, at a time. In forward it sends 2 (n-1) / n of all keys and
-/// values, in backward those and their gradients. Blocks that a causal mask
-/// hides are skipped, on the CPU also those that a pattern hides. A query that
-/// sees no key has the result 0.
+/// [s/n, s/n], and a mask of such a block, at a time. In forward it sends 2
+/// (n-1) / n of all keys and values, in backward those and their gradients.
+/// Blocks that a causal mask hides are skipped, on the CPU also those that a
+/// pattern hides. A query that sees no key has the result 0.
 ///
 /// @param query [batch, heads, own tokens, features], floating point.
 /// @param key, value [batch, kv heads, own tokens, features]; heads must be a

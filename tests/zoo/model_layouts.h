@@ -69,29 +69,10 @@ inline const std::vector<Refusal>& refusals() {
        {"mpt"},
        "3 heads are not divisible by 2",
        "use a context size of 1, 3"},
-      // A ring has keys of one rank at a time: no masks, biases or windows.
+      // A ring has keys of one rank at a time: no biases.
       {Layout::kRing,
-       {"cpm1*",
-        "cpm2*",
-        "cpm3*",
-        "cohere2",
-        "exaone4",
-        "gemma3_text",
-        "glm_2021",
-        "gpt_neo",
-        "ministral",
-        "mistral",
-        "mpt",
-        "mt5*",
-        "olmo3",
-        "phi3",
-        "qwen2",
-        "qwen2_moe_window",
-        "qwen3_moe_window",
-        "smollm3",
-        "starcoder2",
-        "t5*"},
-       "ring attention supports only the causal mask",
+       {"cpm1*", "cpm2*", "cpm3*", "mpt", "mt5*", "t5*"},
+       "ring attention does not support biases",
        "Ulysses"}};
   return all;
 }

@@ -10,12 +10,10 @@
 #include "zoo/device_comparison.h"
 #include "zoo/tensor_support.h"
 
-#include <c10/core/Allocator.h>
-#include <c10/util/ThreadLocalDebugInfo.h>
+#include <ATen/record_function.h>
 
 #include <algorithm>
 #include <functional>
-#include <memory>
 #include <vector>
 
 namespace tessera::zoo::sparse_attention_test {
@@ -163,27 +161,35 @@ TEST(BandedAttention, KeepsMemoryThatGrowsWithTheLength) {
   }
 }
 
-/// Counts what LibTorch allocates on the CPU that is of some size.
-class LargeAllocations : public c10::MemoryReportingInfoBase {
+/// Results of operators with so many elements, also of those within kernels.
+class LargeResults {
  public:
-  explicit LargeAllocations(int64_t bytes) : bytes_(bytes) {}
-
-  void reportMemoryUsage(
-      void* /*ptr*/,
-      int64_t bytes,
-      size_t /*total_allocated*/,
-      size_t /*total_reserved*/,
-      c10::Device /*device*/) override {
-    count += bytes >= bytes_ ? 1 : 0;
+  explicit LargeResults(int64_t numel) {
+    least = numel;
+    count = 0;
+    handle_ = at::addThreadLocalCallback(
+        at::RecordFunctionCallback(nullptr, &look).needsOutputs(true));
   }
-  bool memoryProfilingEnabled() const override {
-    return true;
+  LargeResults(const LargeResults&) = delete;
+  LargeResults& operator=(const LargeResults&) = delete;
+  ~LargeResults() {
+    at::removeCallback(handle_);
   }
 
-  int64_t count = 0;
+  inline static int64_t count = 0;
 
  private:
-  int64_t bytes_;
+  static void look(const at::RecordFunction& call, at::ObserverContext*) {
+    for (const c10::IValue& value : call.outputs()) {
+      count += value.isTensor() && value.toTensor().defined() &&
+                       value.toTensor().numel() >= least
+                   ? 1
+                   : 0;
+    }
+  }
+
+  inline static int64_t least = 0;
+  at::CallbackHandle handle_;
 };
 
 /// Rows of documents of different lengths, in `length` tokens.
@@ -199,7 +205,6 @@ ModelInput packed_rows(int64_t length) {
   return input;
 }
 
-// A mask of bytes would be the smallest of them.
 TEST(PackedDocuments, NeedNothingForEveryPairOfTokens) {
   constexpr int64_t kLength = 1024;
   const auto model = device_comparison::model_on(
@@ -207,13 +212,12 @@ TEST(PackedDocuments, NeedNothingForEveryPairOfTokens) {
   const ModelInput input = packed_rows(kLength);
   const auto count = [&](bool fused) {
     runtime::use_fused_operators(fused);
-    const auto large = std::make_shared<LargeAllocations>(kLength * kLength);
     {
-      const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, large);
+      const LargeResults large(kLength * kLength);
       model->forward(input).loss.backward();
     }
     runtime::use_fused_operators(true);
-    return large->count;
+    return LargeResults::count;
   };
   EXPECT_EQ(count(true), 0);
   EXPECT_GT(count(false), 0);

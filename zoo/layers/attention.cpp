@@ -37,12 +37,11 @@ void hide(const AttentionInput& input, AttentionCall& call) {
   }
   if (input.bias.defined()) {
     const at::Tensor bias = input.bias.to(call.query.scalar_type());
-    call.mask = call.mask.defined()
-                    ? at::where(
-                          call.mask,
-                          bias,
-                          -std::numeric_limits<double>::infinity())
-                    : bias;
+    call.mask =
+        call.mask.defined()
+            ? at::where(
+                  call.mask, bias, -std::numeric_limits<double>::infinity())
+            : bias;
   }
 }
 

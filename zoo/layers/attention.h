@@ -65,9 +65,9 @@ struct AttentionInput {
   at::Tensor bias; ///< [1 or B, heads, 1 or Q, K], added to the scaled product
   RotaryTables rotary;
   /// Keys and values of earlier tokens, extended by this call; see
-  /// KeyValueCache. Patterns, masks and biases then cover the keys of all tokens and the
-  /// queries of the new ones. With `memory`, its keys and values are computed
-  /// once.
+  /// KeyValueCache. Patterns, masks and biases then cover the keys of all
+  /// tokens and the queries of the new ones. With `memory`, its keys and values
+  /// are computed once.
   KeyValueCache* cache = nullptr;
 };
 
@@ -99,8 +99,8 @@ class AttentionImpl : public torch::nn::Module {
   AttentionImpl(const LayerContext& context, const AttentionOptions& options);
 
   /// hidden [B, Q, features] between layers -> the same. Collective with a
-  /// group. Patterns, masks, biases and K cover whole sequences; hidden states and rotary
-  /// tables cover this rank's tokens.
+  /// group. Patterns, masks, biases and K cover whole sequences; hidden states
+  /// and rotary tables cover this rank's tokens.
   at::Tensor forward(
       const at::Tensor& hidden,
       const AttentionInput& input = {});

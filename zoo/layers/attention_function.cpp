@@ -38,17 +38,15 @@ at::Tensor dense_mask(const AttentionCall& call) {
 
 bool has_pattern_kernel(const AttentionCall& call) {
   return call.pattern.defined() && call.dropout == 0 &&
-         call.pattern.queries >= kLeastPatternQueries &&
-         !call.mask.defined() && !call.causal &&
-         runtime::uses_fused_operators() &&
+         call.pattern.queries >= kLeastPatternQueries && !call.mask.defined() &&
+         !call.causal && runtime::uses_fused_operators() &&
          runtime::takes_pattern_attention(call.query);
 }
 
 at::Tensor attention_by_pattern(const AttentionCall& call) {
   const sharding::LocalHeads heads(call.query, call.key, call.value, {});
-  return heads.full(
-      runtime::pattern_attention(
-          heads.query, heads.key, heads.value, call.pattern, call.scale));
+  return heads.full(runtime::pattern_attention(
+      heads.query, heads.key, heads.value, call.pattern, call.scale));
 }
 
 } // namespace

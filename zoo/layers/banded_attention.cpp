@@ -227,9 +227,9 @@ at::Tensor BandedAttentionImpl::look_at_all(
   if (!any) {
     return call.query + call.key + call.value;
   }
-  call.pattern = AttentionPattern::full(
-                     call.query.size(2), call.key.size(2), all.device())
-                     .without_padding(tokens.seen);
+  call.pattern =
+      AttentionPattern::full(call.query.size(2), call.key.size(2), all.device())
+          .without_padding(tokens.seen);
   return attended(std::move(call));
 }
 

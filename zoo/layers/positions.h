@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-// Positions, and encodings of them other than rotary: sinusoidal tables, T5's relative
-// buckets, CPM-3's buckets of segments.
+// Positions, and encodings of them other than rotary: sinusoidal tables, T5's
+// relative buckets, CPM-3's buckets of segments.
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>

@@ -3,8 +3,8 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/zoo/heads/token_heads.h"
-#include "tessera/zoo/layers/losses.h"
 #include "tessera/zoo/layers/attention_function.h"
+#include "tessera/zoo/layers/losses.h"
 #include "tessera/zoo/models/input_checks.h"
 #include "tessera/zoo/models/layer_costs.h"
 #include "tessera/zoo/models/vocab_head.h"

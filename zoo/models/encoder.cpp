@@ -205,8 +205,8 @@ LayerState Encoder::run_layers(
     layer.banded = BandedTokens::of(
         input.attention_mask, global_mask(input), input.input_ids);
   } else {
-    layer.pattern = padding_pattern(
-        input.attention_mask, input.input_ids.size(1));
+    layer.pattern =
+        padding_pattern(input.attention_mask, input.input_ids.size(1));
   }
   if (encoder_.position_kind == EncoderPositions::kRotaryTable) {
     layer.rotary = rotary(input, state.hidden.scalar_type());

@@ -4,6 +4,7 @@
 #include "support/expect_error.h"
 #include "tessera/runtime/dry_run/dry_run.h"
 #include "tessera/runtime/kernels/attention_kernels.h"
+#include "tessera/runtime/profile/cpu_memory_counter.h"
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -110,9 +111,7 @@ Solved dense_attention(
   }
   const int64_t group = inputs[0].size(1) / inputs[1].size(1);
   const at::Tensor scores =
-      at::matmul(
-          wide[0],
-          wide[1].repeat_interleave(group, 1).transpose(2, 3)) *
+      at::matmul(wide[0], wide[1].repeat_interleave(group, 1).transpose(2, 3)) *
       scale;
   const at::Tensor out =
       at::matmul(
@@ -170,8 +169,7 @@ TEST(PatternAttention, IsDenseAttention) {
       if (dtype == at::kHalf && shape.length > 100) {
         continue; // float64's part is slow, and bfloat16 has been seen
       }
-      for (const auto& [name, pattern] :
-           patterns(shape.batch, shape.length)) {
+      for (const auto& [name, pattern] : patterns(shape.batch, shape.length)) {
         std::vector<at::Tensor> inputs = inputs_of(shape, dtype);
         const int64_t queries = pattern.queries;
         const at::Tensor all = inputs[0];
@@ -179,8 +177,8 @@ TEST(PatternAttention, IsDenseAttention) {
                         .narrow(2, shape.length - queries, queries)
                         .requires_grad_();
         const double scale = 0.3;
-        const at::Tensor out = pattern_attention(
-            inputs[0], inputs[1], inputs[2], pattern, scale);
+        const at::Tensor out =
+            pattern_attention(inputs[0], inputs[1], inputs[2], pattern, scale);
         const at::Tensor gradient = at::randn(out.sizes()).to(dtype);
         out.backward(gradient);
         const Solved expected =
@@ -222,8 +220,7 @@ TEST(AttentionPattern, SaysWhoSeesWhom) {
   EXPECT_EQ(rows(full(4).within_window(2)), "xx../xxx./.xxx/..xx/");
   EXPECT_EQ(rows(causal(4).within_window(2)), "x.../xx../.xx./..xx/");
   const at::Tensor ids = at::tensor({7, 7, 2, 7}).unsqueeze(0);
-  EXPECT_EQ(
-      rows(full(4).within_documents(ids)), "xx../xx../..x./...x/");
+  EXPECT_EQ(rows(full(4).within_documents(ids)), "xx../xx../..x./...x/");
   EXPECT_EQ(
       rows(causal(4).with_prefix(at::tensor({2}))), "xx../xx../xxx./xxxx/");
   const at::Tensor padding = at::tensor({0, 1, 1}).unsqueeze(0);
@@ -257,11 +254,7 @@ TEST(PatternAttention, DocumentsHaveTheBitsThatTheyHaveAlone) {
     const at::Tensor ids = documents(1, 431);
     const auto causal = AttentionPattern::causal(431, 431, at::kCPU);
     const at::Tensor out = pattern_attention(
-        packed[0],
-        packed[1],
-        packed[2],
-        causal.within_documents(ids),
-        0.3);
+        packed[0], packed[1], packed[2], causal.within_documents(ids), 0.3);
     const at::Tensor gradient = at::randn(out.sizes()).to(dtype);
     const auto all = torch::autograd::grad({out}, packed, {gradient});
     for (int64_t begin = 0; begin < 431;) {
@@ -295,7 +288,8 @@ TEST(PatternAttention, DocumentsHaveTheBitsThatTheyHaveAlone) {
 
 /// Pairs that tiles and blocks of a schedule may compute.
 int64_t pairs_of(const AttentionPattern& pattern) {
-  const at::Tensor first = pattern.first.expand({1, pattern.queries}).contiguous();
+  const at::Tensor first =
+      pattern.first.expand({1, pattern.queries}).contiguous();
   const at::Tensor end = pattern.end.expand({1, pattern.queries}).contiguous();
   const AttentionRow row{
       .first = first.const_data_ptr<int32_t>(),
@@ -326,8 +320,7 @@ TEST(PatternAttention, CostsWhatQueriesSee) {
   const auto causal = AttentionPattern::causal(kLength, kLength, at::kCPU);
   const at::Tensor ids = at::arange(kLength).unsqueeze(0).div(128, "floor");
   // Half of each document's square, in tiles of 64 queries.
-  EXPECT_EQ(
-      pairs_of(causal.within_documents(ids)), kLength / 128 * (64 * 192));
+  EXPECT_EQ(pairs_of(causal.within_documents(ids)), kLength / 128 * (64 * 192));
   EXPECT_LE(pairs_of(causal), kLength * (kLength / 2 + 64));
   EXPECT_LE(pairs_of(causal.within_window(200)), kLength * (200 + 64));
   // One query that sees all does not make its neighbors see all.
@@ -347,12 +340,11 @@ TEST(PatternAttention, IsDifferentiableTwice) {
         {out.pow(2).sum()}, inputs, {}, std::nullopt, /*create_graph=*/true);
     return torch::autograd::grad({gradients[0].pow(2).sum()}, inputs);
   };
-  const auto found = penalty(
-      pattern_attention(inputs[0], inputs[1], inputs[2], pattern, 0.5));
+  const auto found =
+      penalty(pattern_attention(inputs[0], inputs[1], inputs[2], pattern, 0.5));
   const auto expected = penalty(at::matmul(
       (at::matmul(
-           inputs[0] * 0.5,
-           inputs[1].repeat_interleave(2, 1).transpose(2, 3)))
+           inputs[0] * 0.5, inputs[1].repeat_interleave(2, 1).transpose(2, 3)))
           .masked_fill(
               ~pattern.dense(), -std::numeric_limits<double>::infinity())
           .softmax(-1),
@@ -431,8 +423,7 @@ TEST(PatternAttention, SaysWhatItDoesNotTake) {
       {"pattern_attention", "BFloat16", "one dtype"});
   expect_error(
       [&] {
-        pattern_attention(
-            x, x, x, AttentionPattern::causal(4, 5, at::kCPU), 1);
+        pattern_attention(x, x, x, AttentionPattern::causal(4, 5, at::kCPU), 1);
       },
       {"pattern_attention", "4 queries", "5 keys"});
   AttentionPattern wrong = pattern;
@@ -440,6 +431,47 @@ TEST(PatternAttention, SaysWhatItDoesNotTake) {
   expect_error(
       [&] { pattern_attention(x, x, x, wrong, 1); },
       {"query 4", "0 .. 5", "there are 5"});
+}
+
+TEST(PatternAttention, DryRunsKnowItsMemoryAndWork) {
+  install_cpu_memory_counter();
+  constexpr int64_t kLength = 512;
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const auto step = [&] {
+      const at::Tensor ids = at::zeros({2, kLength}, at::kLong);
+      const auto pattern = AttentionPattern::causal(kLength, kLength, at::kCPU)
+                               .within_documents(ids);
+      const auto matrix = [&](int64_t heads) {
+        return at::zeros({2, heads, kLength, 24}, dtype).requires_grad_();
+      };
+      const at::Tensor query = matrix(4);
+      const at::Tensor out =
+          pattern_attention(query, matrix(2), matrix(2), pattern, 0.5);
+      out.backward(out.detach());
+    };
+    step(); // what is made once
+    const int64_t before = cpu_bytes_live();
+    reset_cpu_bytes_peak();
+    step();
+    const auto measured = static_cast<double>(cpu_bytes_peak() - before);
+    DryRun run;
+    step();
+    // Bounds of intervals are copied for each batch row.
+    EXPECT_NEAR(
+        static_cast<double>(run.heap().peak_bytes()),
+        measured,
+        2.0 * 2 * kLength * sizeof(int32_t) + 512);
+    constexpr double kProduct = 2.0 * 2 * 4 * kLength * kLength * 24;
+    double forward = 0;
+    double backward = 0;
+    for (const OperatorWork& work : run.work()) {
+      const double seen = work.flops - work.masked_flops;
+      forward += work.name == "tessera::pattern_attention" ? seen : 0;
+      backward += work.name == "tessera::pattern_attention_backward" ? seen : 0;
+    }
+    EXPECT_EQ(forward, kProduct); // half of two products
+    EXPECT_EQ(backward, 2.5 * kProduct);
+  }
 }
 
 } // namespace

@@ -118,8 +118,7 @@ TEST(RingAttention, TakesPatternsOfWholeSequences) {
       runtime::RingChannels ring = ring_of_all(world);
       const auto causal = AttentionPattern::causal(kTokens, kTokens, at::kCPU);
       const auto full = AttentionPattern::full(kTokens, kTokens, at::kCPU);
-      const at::Tensor ids = at::arange(kTokens).repeat({2, 1}).div(
-          5, "floor");
+      const at::Tensor ids = at::arange(kTokens).repeat({2, 1}).div(5, "floor");
       const at::Tensor global = at::arange(kTokens).eq(9).repeat({2, 1});
       for (const auto& pattern :
            {causal.within_documents(ids),
