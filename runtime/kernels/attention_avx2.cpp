@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pattern attention with AVX2, FMA and F16C. This file is compiled for these,
 // so nothing in it may be called before the processor has been checked.
-#include "tessera/runtime/kernels/exponential_avx2.h"
-// Needs the functions above.
 #include "tessera/runtime/kernels/attention_loop.h"
+#include "tessera/runtime/kernels/exponential_avx2.h"
 
 namespace tessera::runtime {
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pattern attention in plain C++, for any processor.
-#include "tessera/runtime/kernels/exponential_portable.h"
-// Needs the functions above.
 #include "tessera/runtime/kernels/attention_loop.h"
+#include "tessera/runtime/kernels/exponential_portable.h"
 
 namespace tessera::runtime {
 
