@@ -532,7 +532,13 @@ class _Guard:
     def __init__(self, tree):
         self._parameters = tree.parameters()
         self._modules = tree.modules()
+        self._lifts = 0
         self._add()
+
+    @property
+    def is_lifted(self):
+        """Whether a scope of gather() is open."""
+        return self._lifts > 0
 
     def _add(self):
         for parameter in self._parameters:
@@ -553,10 +559,13 @@ class _Guard:
     def lifted(self):
         """While it is open, they are copied."""
         self.remove()
+        self._lifts += 1
         try:
             yield
         finally:
-            self._add()
+            self._lifts -= 1
+            if not self._lifts:
+                self._add()
 
 
 def _refuse_copy(_memo):

@@ -333,6 +333,81 @@ def checkpoints_of_plain_trainers(world):
             assert torch.equal(state[name], value), name
 
 
+class Loaded(transformers.TrainerCallback):
+    """The weights with which training begins."""
+
+    def on_train_begin(self, args, state, control, **options):
+        self.state = self.trainer.engine.state_dict()
+        control.should_training_stop = True
+
+
+def weights_of_checkpoints(world):
+    """Files whose names and layouts are not the module's, without the engine's
+    checkpoint: resumed, and as the best, as from_pretrained() loads them.
+    What a file lacks is an error."""
+    import safetensors.torch
+    from tessera.integrations.transformers import Trainer
+    folder = os.path.join(shared_folder(), "weights")
+    if world.rank == 0:
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def make(seed=9, **values):
+        return Trainer(
+            architectures.make_model("qwen3_moe", seed=seed),
+            arguments(folder, **values), train_dataset=Tokens(), wrap=SMALL)
+    saver = make(seed=1, save_only_model=True)
+    saver.train()
+    checkpoint = os.path.join(folder, "checkpoint-3")
+    assert not os.path.exists(os.path.join(checkpoint, "tessera"))
+    want = transformers.AutoModelForCausalLM.from_pretrained(checkpoint)
+    names = safetensors.torch.load_file(checkpoint + "/model.safetensors")
+    experts = [name for name in names if "experts" in name]
+    assert experts and not set(experts) & set(want.state_dict())
+
+    def check(state):
+        if world.rank == 0:
+            for name, value in want.state_dict().items():
+                assert torch.equal(state[name], value), name
+    resumed = make()
+    loaded = Loaded()
+    loaded.trainer = resumed
+    resumed.add_callback(loaded)
+    resumed.train(resume_from_checkpoint=checkpoint)
+    check(loaded.state)
+    saver.state.best_model_checkpoint = checkpoint
+    saver._load_best_model()
+    check(saver.engine.state_dict())
+
+    # One expert is not there, of a model that a pretrained one was.
+    lacking = os.path.join(folder, "lacking")
+    if world.rank == 0:
+        shutil.copytree(checkpoint, lacking)
+        safetensors.torch.save_file(
+            {name: value for name, value in names.items()
+             if "lm_head" not in name}, lacking + "/model.safetensors",
+            {"format": "pt"})
+    saver.engine.sum_over_ranks(torch.zeros(1))  # it is there
+    raises(lambda: make().train(resume_from_checkpoint=lacking),
+           lacking, "lm_head.weight", "from_pretrained()")
+    # And of a module of one's own, which the Trainer saves by its names.
+    other = Trainer(Normed(), arguments(folder + "2", save_only_model=True),
+                    train_dataset=Tokens(), wrap=SMALL)
+    other.train()
+    checkpoint = os.path.join(folder + "2", "checkpoint-3")
+    saved = os.path.join(checkpoint, "model.safetensors")
+    other.state.best_model_checkpoint = checkpoint
+    other._load_best_model()
+    state = other.engine.state_dict()
+    if world.rank == 0:
+        values = safetensors.torch.load_file(saved)
+        for name, value in values.items():
+            assert torch.equal(state[name], value), name
+        del values["norm.running_mean"]
+        safetensors.torch.save_file(values, saved)
+    other.engine.sum_over_ranks(torch.zeros(1))
+    raises(other._load_best_model, "norm.running_mean")
+
+
 class Normed(torch.nn.Module):
     """A model of a Trainer, with running statistics."""
 
@@ -375,6 +450,46 @@ def running_statistics_of_trainers(world):
     assert rates == [group["lr"] for group in trainer.optimizer.param_groups]
     trainer.engine.unwrap()
     trainer.evaluate()
+
+
+def running_statistics_of_accelerators(world):
+    """A forward after eval() scores with rank 0's, as accelerate's does; one in
+    gather() is of one rank."""
+    from tessera.integrations.accelerate import Accelerator
+    torch.manual_seed(0)
+    model = Normed()
+    accelerator = Accelerator(wrap=SMALL, cpu=True)
+    model, optimizer = accelerator.prepare(
+        model, torch.optim.AdamW(model.parameters(), lr=0.01))
+    engine = accelerator.engine
+
+    def train(step):
+        model.train()
+        ids = 1 + 3 * ids_of(step, world.rank) // 2
+        accelerator.backward(model(ids, ids)["loss"])
+        optimizer.step()
+        optimizer.zero_grad()
+    mean = model.norm.running_mean
+    for step in range(2):  # again after the first evaluation
+        train(step)
+        with torch.no_grad(), engine.gather():
+            model.eval()
+            if world.rank == 0:
+                model(ids_of(0, 0), ids_of(0, 0))
+            copied = copy.deepcopy(model)
+        first = mean.clone()
+        ids = ids_of(5, 0)
+        with torch.no_grad():
+            loss = model(ids, ids)["loss"]
+            want = loss.double()
+            engine.sum_over_ranks(want)
+            assert torch.equal(mean, first) == (world.rank == 0)
+            assert abs(want / world.size - loss) < 1e-9, (want, loss)
+            assert torch.equal(first, copied.norm.running_mean)
+            copied(ids, ids)  # without the engine
+        total = mean.double()
+        engine.sum_over_ranks(total)
+        assert torch.equal(total / world.size, mean.double())
 
 
 def updates_in_backward_of_trainers(world):
@@ -726,7 +841,7 @@ def prompts(world):
 if __name__ == "__main__":
     main([optimizers_and_schedules, schedules_of_groups, values_after_backward,
           step_hooks, many_parameters, adapters, trainers,
-          checkpoints_of_plain_trainers, accelerators,
+          checkpoints_of_plain_trainers, weights_of_checkpoints, accelerators,
           clipping_of_accelerators, states_of_accelerators, all_schedules,
           rates_of_checkpoints, running_statistics_of_trainers,
-          updates_in_backward_of_trainers, options_of_wrap, prompts])
+          running_statistics_of_accelerators, updates_in_backward_of_trainers, options_of_wrap, prompts])

@@ -91,12 +91,36 @@ class _Optimizer(AcceleratedOptimizer):
         return self.optimizer.step_was_skipped
 
 
+class _SharedBuffers:
+    """A hook before a model's forward: the first one in evaluation mode after
+    training gives all ranks rank 0's buffers, as DistributedDataParallel does,
+    so that scores are those of what is saved. Not inside gather(), where one
+    rank may evaluate alone."""
+
+    def __init__(self, engine=None):
+        self._engine = engine
+        self._are_shared = False
+
+    def __call__(self, module, _inputs):
+        if module.training:
+            self._are_shared = False
+        elif not self._are_shared and self._engine is not None and not (
+                self._engine.is_unwrapped or self._engine._guard.is_lifted):
+            self._engine.broadcast_buffers()
+            self._are_shared = True
+
+    def __reduce__(self):
+        return _SharedBuffers, ()  # copies of the model have no engine
+
+
 class Accelerator(accelerate.Accelerator):
     """Prepares one model with its optimizer; other objects as usual.
 
     A model that is prepared without an optimizer, as one that only teaches, is
     accelerate's: `wrap` has no effect on it, and under a launcher it is in a
-    DistributedDataParallel. step() drops gradients, as zero_grad() does.
+    DistributedDataParallel. step() drops gradients, as zero_grad() does. The
+    first forward of the prepared model after eval() is collective where it has
+    buffers, such as running statistics: all ranks then have rank 0's.
 
     wrap: options of tessera.wrap(); those of `optimizer` that the optimizer
         given to prepare() does not have, such as moment_dtype.
@@ -163,6 +187,7 @@ class Accelerator(accelerate.Accelerator):
             # Those of `optimizer` are merged into them.
             options["config"] = {"optimizer": self._optimizer_options}
         self.engine = wrap_model(model, optimizer=optimizer, **options)
+        model.register_forward_pre_hook(_SharedBuffers(self.engine))
         optimizer = _Optimizer(self.engine.optimizer)
         self._optimizers.append(optimizer)
         return optimizer

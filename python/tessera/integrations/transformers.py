@@ -12,12 +12,16 @@ have the engine's in their folder tessera/, which loads under any number of
 ranks.
 """
 import contextlib
+import inspect
 import os
 import warnings
 
 import torch
 import transformers
 from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME
+from transformers.utils import (
+    SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME,
+    WEIGHTS_NAME)
 
 from tessera import _C
 from tessera.integrations.accelerate import Accelerator, save_only
@@ -98,9 +102,46 @@ class Trainer(transformers.Trainer):
 
     def _load_from_checkpoint(self, resume_from_checkpoint, model=None):
         # The engine loads weights with their state, once there is one.
-        if not _has_engine_state(resume_from_checkpoint):
+        if _has_engine_state(resume_from_checkpoint):
+            return
+        model = self.model if model is None else model
+        if not self._load_pretrained(resume_from_checkpoint, model):
             with self._whole_model():
                 super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    def _load_pretrained(self, checkpoint, model):
+        """Loads weights of a transformers model as from_pretrained() does:
+        names and layouts of files may differ from the module's. False if
+        `checkpoint` has none of them, as that of another module or of PEFT."""
+        if not _is_loaded_by_name_conversions(checkpoint, model):
+            return False
+        floating = [one.dtype for one in model.state_dict().values()
+                    if one.is_floating_point()]
+        with torch.random.fork_rng(devices=[]):
+            loaded, info = type(model).from_pretrained(
+                checkpoint, config=model.config, local_files_only=True,
+                # Rounds nothing that the engine's master weights keep.
+                dtype=torch.float64 if torch.float64 in floating
+                else torch.float32, output_loading_info=True)
+        _refuse_missing(checkpoint, info["missing_keys"])
+        state = loaded.state_dict()
+        if self.engine is None:
+            model.load_state_dict(state)
+        else:
+            self.engine.load_state_dict(state)
+        return True
+
+    def _issue_warnings_after_load(self, load_result):
+        # Of a module that the base class has loaded by its own names.
+        own = self.model.state_dict(keep_vars=True)
+        missing = set(load_result.missing_keys) - set(
+            getattr(self.model, "_keys_to_ignore_on_save", None) or ())
+        loaded = {id(value) for name, value in own.items()
+                  if name not in load_result.missing_keys}
+        _refuse_missing(
+            "the checkpoint", [name for name in missing
+                               if id(own.get(name)) not in loaded])
+        super()._issue_warnings_after_load(load_result)
 
     def _whole_model(self):
         """While it is open, the model's own functions can load it."""
@@ -149,13 +190,44 @@ class Trainer(transformers.Trainer):
             self.engine.load(os.path.join(best, "tessera"))
             for group, rate in zip(groups, rates):
                 group["lr"] = rate  # those of the end, as without the engine
-        else:  # from before a run that was resumed
+        # With save_only_model, or from before a run that was resumed.
+        elif not self._load_pretrained(best, self.model):
             with self._whole_model():
                 super()._load_best_model()
 
 
 def _has_engine_state(checkpoint):
     return os.path.isdir(os.path.join(checkpoint, "tessera"))
+
+
+def _is_loaded_by_name_conversions(checkpoint, model):
+    if not isinstance(model, transformers.PreTrainedModel) or getattr(
+            model, "quantization_method", None) is not None or getattr(
+            model, "_hf_peft_config_loaded", False):
+        return False
+    if not any(os.path.isfile(os.path.join(checkpoint, name)) for name in (
+            SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_NAME,
+            WEIGHTS_INDEX_NAME)):
+        return False
+    # from_pretrained() makes another model, of the configuration alone.
+    required = [
+        one.name for one in
+        inspect.signature(type(model).__init__).parameters.values()
+        if one.default is one.empty
+        and one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD,
+                         one.KEYWORD_ONLY)]
+    return len(required) <= 2  # self, config
+
+
+def _refuse_missing(checkpoint, names):
+    if not names:
+        return
+    names = sorted(names)
+    raise _C.Error(
+        f"Trainer: {checkpoint} lacks {len(names)} weights of the model: "
+        f"{', '.join(names[:5])}{' ...' * (len(names) > 5)}; they would begin "
+        "anew. Continue with the model that saved it; or load what it has with "
+        "from_pretrained(), and train that without resume_from_checkpoint.")
 
 
 def _load(checkpoint, name):
