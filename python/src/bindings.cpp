@@ -43,6 +43,16 @@ namespace {
 
 using ReleaseGil = py::call_guard<py::gil_scoped_release>;
 
+/// As torch's load_state_dict() has them: buffers too.
+std::vector<std::string> missing_of(const LoadWeightsReport& report) {
+  std::vector<std::string> names = report.missing;
+  names.insert(
+      names.end(),
+      report.missing_buffers.begin(),
+      report.missing_buffers.end());
+  return names;
+}
+
 /// Joins the job of `store`, or else the one that the environment describes.
 World& join(
     const std::optional<c10::intrusive_ptr<c10d::Store>>& store,
@@ -222,11 +232,11 @@ void bind_checkpoints(py::module_& module) {
       .def("is_done", &PendingSave::is_done)
       .def("wait", &PendingSave::wait, ReleaseGil());
   py::class_<LoadWeightsReport>(module, "LoadWeightsReport")
-      .def_readonly("missing", &LoadWeightsReport::missing)
+      .def_property_readonly("missing", &missing_of)
       .def_readonly("unexpected", &LoadWeightsReport::unexpected)
       .def("__repr__", [](const LoadWeightsReport& report) {
         return py::str("LoadWeightsReport(missing={!r}, unexpected={!r})")
-            .format(report.missing, report.unexpected);
+            .format(missing_of(report), report.unexpected);
       });
 }
 
@@ -545,6 +555,7 @@ std::string in_python(std::string message) {
       {"Engine::", "engine."},
       {"EngineOptions::", ""},
       {"OptimizerOptions::", "optimizer."},
+      {"requires_grad_(false)", "requires_grad_(False)"},
       {"tessera::", "tessera."}};
   for (const auto& [cpp, python] : kNames) {
     for (size_t i = message.find(cpp); i != std::string::npos;

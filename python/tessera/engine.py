@@ -400,7 +400,9 @@ class Engine(FixedAttributes):
     def load_weights(self, path, strict=True):
         """Loads safetensors, or files of torch.save, into the shards.
 
-        Each rank reads its part only. Returns what is missing and unexpected.
+        Each rank reads its part only. Returns what is missing, parameters and
+        persistent buffers, and unexpected; with `strict` they are an error,
+        before anything has changed.
         """
         self._tree.refresh_buffers()
         return self._engine.load_weights(os.fspath(path), strict)
@@ -650,6 +652,15 @@ _OF_TRAINER = {
                     "it is for `tessera train`")}
 
 
+def refuse_twice(caller, options, section, key, value):
+    """A keyword for a key of a section, if `options` have the key too."""
+    given = options.get(section)
+    if value is not None and isinstance(given, dict) and key in given:
+        raise _C.Error(
+            f"{caller}: {key}={value!r} and {section}={{{key!r}: "
+            f"{given[key]!r}}} are the same option; leave one of them out.")
+
+
 def merge_options(caller, model, config, zero_stage, options):
     """The options that wrap() and plan() are given, as those of the engine.
 
@@ -677,6 +688,7 @@ def merge_options(caller, model, config, zero_stage, options):
         if key == "optimizer":
             value = _optimizer_section(caller, value, model)
         _merge(values, key, plain(value, key, f"tessera.{caller}()"))
+    refuse_twice(caller, options, "sharding", "zero_stage", zero_stage)
     if zero_stage is not None:
         _merge(values, "sharding", {"zero_stage": zero_stage})
     return values, source

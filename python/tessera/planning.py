@@ -13,7 +13,7 @@ import traceback
 import torch
 
 from tessera import _C
-from tessera.engine import merge_options
+from tessera.engine import merge_options, refuse_twice
 from tessera.options import whole_number
 from tessera.tree import Tree, persistent_buffers
 
@@ -91,6 +91,7 @@ def plan(model, config, batch, *, loss=None, world_size=1, rank=0,
             engine = tessera.wrap(model, best.options)
     """
     _check_names(options)
+    refuse_twice("plan", options, "memory", "nvme_path", nvme_path)
     values, source = merge_options("plan", model, config, zero_stage, options)
     if device_memory is not None:
         for name, value, searched in (("rank", rank, 0), ("steps", steps, 2)):

@@ -40,6 +40,11 @@ void check_shardable(const ParameterRecord& record, c10::Device device) {
       "wrap: parameter '{}' is already held by another engine. Wrap a module once, or unwrap() the other engine first.",
       record.name());
   TESSERA_CHECK(
+      !tensor.requires_grad() || at::isFloatingType(tensor.scalar_type()),
+      "wrap: parameter '{}' is of type {} and requires a gradient; real floating-point numbers are trained. Register its real and imaginary parts as one (view_as_real() of it; view_as_complex() where it is used), or freeze it before wrap (requires_grad_(false)).",
+      record.name(),
+      tensor.scalar_type());
+  TESSERA_CHECK(
       tensor.is_leaf(),
       "wrap: parameter '{}' is not a leaf of the autograd graph; register a leaf tensor.",
       record.name());

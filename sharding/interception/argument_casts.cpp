@@ -158,15 +158,17 @@ std::optional<at::ScalarType> cast_arguments(
   return is_norm(name) ? first : std::nullopt;
 }
 
-void cast_results(
+void cast_activation(
     const c10::OperatorHandle& op,
     at::ScalarType dtype,
     torch::jit::Stack& stack) {
   const size_t count = op.schema().returns().size();
-  for (size_t i = stack.size() - count; i < stack.size(); ++i) {
-    if (stack[i].isTensor() && is_castable(stack[i].toTensor(), dtype)) {
-      stack[i] = stack[i].toTensor().to(dtype);
-    }
+  if (count == 0) {
+    return;
+  }
+  c10::IValue& first = stack[stack.size() - count];
+  if (first.isTensor() && is_castable(first.toTensor(), dtype)) {
+    first = first.toTensor().to(dtype);
   }
 }
 

@@ -28,15 +28,17 @@ bool call_mixed_norm(
 /// operators whose purpose is a type conversion (to, type_as, copy_), and the
 /// activation of a norm that LibTorch computes with float32 parameters as it
 /// is.
-/// @return the dtype in which to return the results, for norm layers whose
-///   arguments were converted.
+/// @return the dtype in which to return the activation, or its gradient, for
+///   norm layers whose arguments were converted.
 std::optional<at::ScalarType> cast_arguments(
     const c10::OperatorHandle& op,
     at::ScalarType dtype,
     torch::jit::Stack& stack);
 
-/// Converts the floating-point results on the stack.
-void cast_results(
+/// Converts the first result on the stack, if it is floating-point. Statistics
+/// of norms and gradients of their parameters, which follow it, keep the
+/// parameters' dtype, as LibTorch has them for such calls.
+void cast_activation(
     const c10::OperatorHandle& op,
     at::ScalarType dtype,
     torch::jit::Stack& stack);

@@ -116,7 +116,7 @@ bool serve_token(
     return true; // its only argument is its result
   }
   TESSERA_FAIL(
-      "the gradient of '{}' is divided over the ranks and {} cannot use it. Use engine.step() instead of an optimizer of torch, engine.clip_grad_norm() to clip, precision.parameters=float16 or loss_scale instead of a GradScaler, engine.grad() to read.",
+      "the gradient of '{}' is divided over the ranks and {} cannot use it. Use engine.step() instead of an optimizer of torch, engine.clip_grad_norm() to clip, precision.parameters=float16 or loss_scale instead of a GradScaler, engine.grad() to read. What reads p.grad itself between steps, as PEFT's AdaLoRA does: call it inside engine.gather(), with p.grad = the gradient that engine.grad(p) gave before.",
       info.parameter_name,
       op.schema().name());
 }
@@ -244,7 +244,7 @@ void page_fallback(
   const c10::impl::ExcludeDispatchKeyGuard guard{c10::DispatchKeySet{kPageKey}};
   op.callBoxed(stack);
   if (results_in) {
-    cast_results(op, *results_in, *stack);
+    cast_activation(op, *results_in, *stack);
   }
 }
 

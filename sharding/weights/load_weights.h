@@ -63,8 +63,8 @@ struct LoadWeightsOptions {
   /// Used instead of `rename` for a checkpoint that stores tensors transposed
   /// or fused.
   WeightMap map;
-  /// Parameters with one of these prefixes may be missing; they keep their
-  /// values.
+  /// Parameters and buffers with one of these prefixes may be missing; they
+  /// keep their values.
   std::vector<std::string> may_be_missing;
   /// With `map`: the name in a checkpoint of a parameter of the module, for
   /// messages about missing ones. By default, its name in the module.
@@ -131,11 +131,12 @@ struct LoadWeightsReport {
 };
 
 /// Loads a checkpoint into parameters and registered buffers. Floating-point
-/// values are converted to the dtype of the module. Buffers may be missing. A
-/// tied parameter may be stored under any of its names, under several with the
-/// same values. The checkpoint has
-/// whole tensors: of a parameter that tensor-parallel ranks divide, each reads
-/// its partition.
+/// values are converted to the dtype of the module. Buffers that files
+/// rightly lack, such as tables that the module computes, are named by
+/// `may_be_missing` or `except`. A tied parameter may be stored under any of
+/// its names, under several with the same values. The checkpoint has whole
+/// tensors: of a parameter that tensor-parallel ranks divide, each reads its
+/// partition.
 ///
 /// Parameters that have memory are read now. Lazy parameters (tessera::lazy)
 /// are read when they get memory: tessera::wrap reads only each rank's shard,

@@ -391,8 +391,6 @@ class Matching {
       report_.not_chosen.push_back(target.spec.name());
     } else if (target.entry != nullptr) {
       report_.loaded.push_back({target.spec.name(), target.entry->name});
-    } else if (!target.is_found && target.is_buffer) {
-      report_.missing_buffers.push_back(target.spec.name());
     } else if (!target.is_found) {
       note_missing(target);
     }
@@ -411,10 +409,14 @@ class Matching {
       for (std::string& name : names) {
         name = options_.checkpoint_name ? options_.checkpoint_name(name) : name;
       }
-      wrong_.add(
-          formatted("missing: '{}'{}", names.front(), hint(names, known)));
+      wrong_.add(formatted(
+          "missing: {}'{}'{}",
+          target.is_buffer ? "buffer " : "",
+          names.front(),
+          hint(names, known)));
     }
-    report_.missing.push_back(target.spec.name());
+    (target.is_buffer ? report_.missing_buffers : report_.missing)
+        .push_back(target.spec.name());
   }
 
   std::vector<WeightTarget>& targets_;

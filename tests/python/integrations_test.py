@@ -816,6 +816,55 @@ def adapters(world):
         assert abs(a - b) < 1e-5, (a, b)
 
 
+def adapters_that_read_gradients(world):
+    """AdaLoRA of PEFT divides ranks among adapters by their gradients, and
+    masks them: as without the engine, by the manual's loop."""
+    import peft
+    config = peft.AdaLoraConfig(
+        init_r=4, target_r=2, tinit=1, tfinal=2, deltaT=1, total_step=6,
+        target_modules=["q_proj", "v_proj"])
+    torch.manual_seed(0)
+    plain = peft.get_peft_model(architectures.make_model("llama"), config)
+    model = copy.deepcopy(plain)
+    engine = tessera.wrap(
+        model, optimizer={"type": "adamw", "lr": 0.01, "weight_decay": 0.0},
+        **SMALL)
+    optimizer = torch.optim.AdamW(
+        [p for p in plain.parameters() if p.requires_grad], lr=0.01,
+        weight_decay=0.0)
+    for step in range(6):
+        for rank in range(world.size):
+            loss = architectures.loss_of(
+                plain, architectures.make_batch("llama", 10 * step + rank), 0)
+            (loss / world.size).backward()
+        optimizer.step()
+        plain.base_model.update_and_allocate(step)
+        optimizer.zero_grad()
+
+        engine.backward(architectures.loss_of(
+            model, architectures.make_batch("llama", 10 * step + world.rank),
+            0))
+        if step == 0:
+            raises(lambda: model.base_model.update_and_allocate(0),
+                   "p.grad", "engine.gather()", "engine.grad(p)")
+        gradients = [(p, engine.grad(p)) for p in engine.trained_parameters]
+        engine.step()
+        with engine.gather(writable=True):
+            for p, gradient in gradients:
+                p.grad = gradient
+            model.base_model.update_and_allocate(step)
+            for p, _ in gradients:
+                p.grad = None
+    state = engine.state_dict()
+    if world.rank == 0:
+        masked = 0
+        for name, value in plain.state_dict().items():
+            assert torch.allclose(state[name], value, atol=1e-5), name
+            if "lora_E" in name:
+                masked += int((value == 0).sum())
+        assert masked > 0
+
+
 def prompts(world):
     """A checkpoint of a prompt's encoder, which PEFT runs to save it, on the
     rank that writes: the run goes on, and the file has the prompt."""
@@ -844,4 +893,6 @@ if __name__ == "__main__":
           checkpoints_of_plain_trainers, weights_of_checkpoints, accelerators,
           clipping_of_accelerators, states_of_accelerators, all_schedules,
           rates_of_checkpoints, running_statistics_of_trainers,
-          running_statistics_of_accelerators, updates_in_backward_of_trainers, options_of_wrap, prompts])
+          running_statistics_of_accelerators,
+          updates_in_backward_of_trainers, options_of_wrap, prompts,
+          adapters_that_read_gradients])

@@ -632,6 +632,55 @@ def misspelled_options(world):
            "did you mean 'precision'")
 
 
+def given_twice(world):
+    """A key of a section, and the keyword for it."""
+    raises(lambda: tessera.wrap(
+        make_net(), zero_stage=1, sharding={"zero_stage": 3}),
+        "wrap: zero_stage=1 and sharding={'zero_stage': 3}")
+    raises(lambda: tessera.plan(
+        make_net(), None, ids_of(0, 0), device_memory="1GiB", nvme_path="/a",
+        memory={"nvme_path": "/b"}),
+        "plan: nvme_path='/a' and memory={'nvme_path': '/b'}")
+    # A configuration's is that of all runs, which the keyword replaces.
+    engine = tessera.wrap(
+        make_net(), {"sharding": {"zero_stage": 1}}, zero_stage=3, **SMALL)
+    engine.unwrap()
+
+
+def complex_parameters(world):
+    model = make_net()
+    model.phase = torch.nn.Parameter(torch.ones(3, dtype=torch.complex64))
+    text = raises(lambda: tessera.wrap(model, **SMALL),
+                  "'phase'", "ComplexFloat", "requires_grad_(False)")
+    assert "::" not in text, text
+    model.phase.requires_grad_(False)
+    tessera.wrap(model, **SMALL).unwrap()
+
+
+def missing_buffers(world):
+    """Of a file of weights, as torch and load_state_dict() refuse them."""
+    import safetensors.torch
+    model, engine = trained()
+    path = os.path.join(shared_folder(), "without_buffer.safetensors")
+    engine.save_weights(path)
+    before = model.seen.clone()
+    if world.rank == 0:
+        values = safetensors.torch.load_file(path)
+        del values["seen"]
+        safetensors.torch.save_file(values, path)
+    engine.sum_over_ranks(torch.zeros(1))  # it is written
+    raises(lambda: engine.load_weights(path), "missing: buffer 'seen'")
+    report = engine.load_weights(path, strict=False)
+    assert report.missing == ["seen"] and not report.unexpected
+    assert torch.equal(model.seen, before)
+    # One that is not persistent is in no file.
+    lasting = torch.nn.Sequential(make_net())
+    lasting.register_buffer("table", torch.ones(2), persistent=False)
+    other = tessera.wrap(lasting, optimizer=SGD, **SMALL)
+    other.save_weights(path)
+    assert not other.load_weights(path).missing
+
+
 def nonfinite_gradients(world):
     model, engine = trained()
     engine.step()
@@ -697,6 +746,23 @@ def compiled_modules(world):
         engine.backward(got)
         engine.step()
         assert abs(got.item() - loss) < 1e-6, (step, got, loss)
+    # With norms in float32 between parameters of 16 bits, too.
+    losses = []
+    for is_compiled in (False, True):
+        torch.manual_seed(1)
+        model = make_net()
+        engine = tessera.wrap(
+            model, optimizer=SGD, precision={"parameters": "bfloat16"}, **SMALL)
+        forward = torch.compile(model, backend="aot_eager") if is_compiled \
+            else model
+        losses.append([])
+        for step in range(3):
+            loss = loss_of(forward, ids_of(step, world.rank)).float()
+            engine.backward(loss)
+            engine.step()
+            losses[-1].append(loss.item())
+    for got, want in zip(*losses):
+        assert abs(got - want) < 5e-3, losses
 
 
 def wrapped_twice(world):
@@ -764,6 +830,7 @@ if __name__ == "__main__":
           changes_in_gather_scopes, averages_and_gather_scopes,
           groups_of_checkpoints, other_modules_on_ranks, messages,
           options_of_others, other_wrappers,
-          misspelled_options, compiled_modules,
+          misspelled_options, given_twice, complex_parameters,
+          missing_buffers, compiled_modules,
           wrapped_twice, reading_on_one_rank, numpy_arrays,
           loaders_out_of_order])

@@ -317,12 +317,35 @@ TEST(LoadWeights, NamesAllThatDoesNotFit) {
   EXPECT_TRUE(torch::equal(net->first->bias, before));
 }
 
+TEST(LoadWeights, BuffersThatFilesLackAreNamed) {
+  const TemporaryFolder folder;
+  Net net;
+  const at::Tensor before = net->first->bias.detach().clone();
+  Weights weights = weights_for(net);
+  weights.erase("norm.running_mean");
+  write_weights(folder / "model.safetensors", weights);
+  expect_error(
+      [&] { load_weights(*net, folder.path()); },
+      {"missing: buffer 'norm.running_mean'"});
+  EXPECT_TRUE(torch::equal(net->first->bias, before));
+  for (const bool by_prefix : {true, false}) {
+    LoadWeightsOptions options;
+    (by_prefix ? options.may_be_missing : options.except) = {
+        "norm.running_mean"};
+    const auto report = load_weights(*net, folder.path(), options);
+    expect_loaded(net, weights);
+    EXPECT_EQ(
+        by_prefix ? report.missing_buffers : report.not_chosen,
+        std::vector<std::string>{"norm.running_mean"});
+  }
+}
+
 TEST(LoadWeights, NotStrictTakesWhatThereIs) {
   const TemporaryFolder folder;
   Net net;
   Weights weights = weights_for(net);
   weights.erase("first.weight");
-  weights.erase("norm.running_mean"); // buffers may always be missing
+  weights.erase("norm.running_mean");
   write_weights(folder / "model.safetensors", weights);
   LoadWeightsOptions options;
   options.strict = false;
