@@ -56,6 +56,20 @@ int64_t tokens_of(const zoo::ModelInput& batch) {
              : tokens;
 }
 
+/// Those of tokens_of() that a mask says are padding. Waits for the device of
+/// the masks.
+int64_t padding_of(const zoo::ModelInput& batch) {
+  int64_t padding = 0;
+  const auto count = [&](const at::Tensor& ids, const at::Tensor& mask) {
+    if (ids.defined() && mask.defined() && mask.sizes() == ids.sizes()) {
+      padding += mask.eq(0).sum().item<int64_t>();
+    }
+  };
+  count(batch.input_ids, batch.attention_mask);
+  count(batch.decoder_input_ids, batch.decoder_attention_mask);
+  return padding;
+}
+
 zoo::ModelInput on_device(const zoo::ModelInput& batch, c10::Device device) {
   return batch.with_tensors([device](const at::Tensor& tensor) {
     return runtime::to_device(tensor, device);
@@ -226,6 +240,7 @@ void ModelTask::load_ahead(int64_t index, int number) {
   const auto at = static_cast<size_t>(number);
   if (batches_.size() <= at) {
     batches_.resize(at + 1);
+    padding_.resize(at + 1);
   }
   loader_.seek(epoch_ * batches_per_epoch() + index);
   zoo::ModelInput batch = loader_.next();
@@ -239,6 +254,7 @@ void ModelTask::load_ahead(int64_t index, int number) {
     labels_[at] = counted ? zoo::LossCounts{static_cast<double>(*counted)}
                           : task_.head->loss_counts(batch);
   }
+  padding_[at] = padding_of(batch); // on the CPU
   batches_[at] = on_device(batch, engine_.device());
   if (same_batch_ != nullptr && index % kBatchesBetweenChecks == 0) {
     sharding::check_same_batch(tensors_of(batches_[at]), *same_batch_);
@@ -282,6 +298,7 @@ at::Tensor ModelTask::weighted(const zoo::ModelOutput& output, int number)
 
 int64_t ModelTask::load_micro_batch(int64_t index, int number) {
   load_ahead(index, number);
+  loaded_ = number;
   if (weighs_ && number + 1 == static_cast<int>(labels_.size())) {
     weigh_micro_batches();
   }
@@ -290,6 +307,7 @@ int64_t ModelTask::load_micro_batch(int64_t index, int number) {
 
 void ModelTask::load(int64_t index) {
   ++number_;
+  loaded_ = loads_steps_ ? number_ : 0;
   if (!loads_steps_) {
     load_ahead(index, 0);
   } else if (number_ == 0) {
@@ -305,6 +323,10 @@ void ModelTask::load(int64_t index) {
 
 int64_t ModelTask::loaded_tokens() const {
   return tokens_of(current());
+}
+
+int64_t ModelTask::loaded_padding() const {
+  return padding_[static_cast<size_t>(loaded_)];
 }
 
 MicroBatch ModelTask::forward(int64_t /*index*/) {

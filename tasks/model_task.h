@@ -92,6 +92,7 @@ class ModelTask : public PipelineTask {
   }
   void load(int64_t index) override;
   int64_t loaded_tokens() const override;
+  int64_t loaded_padding() const override;
   MicroBatch forward(int64_t index) override;
   void after_step(int64_t step, int64_t steps) override;
   std::optional<TaskScore> score(const std::function<bool()>& stops) override;
@@ -124,6 +125,8 @@ class ModelTask : public PipelineTask {
   int64_t step_ = 0;
   int number_ = -1; ///< of the micro-batch of the step that load() was last of
   std::vector<zoo::ModelInput> batches_; ///< of a step, by micro-batch number
+  std::vector<int64_t> padding_; ///< of them, their tokens that are padding
+  int loaded_ = 0; ///< the micro-batch whose padding is asked for
   bool weighs_; ///< micro-batches of a step have weights
   bool loads_steps_; ///< all batches of a step before its first forward
   /// With `weighs_`, by micro-batch number: its labels, and their ratios to the

@@ -144,6 +144,10 @@ ProgressTexts progress_texts(const Progress& progress, bool is_short) {
   if (progress.tokens_per_s) {
     texts[kSpeed] = format_count(*progress.tokens_per_s) +
                     (is_short ? " tok/s" : " tokens/s");
+    if (!is_short && progress.padding_ratio >= 0.005) {
+      texts[kSpeed] +=
+          " (" + fixed(100 * progress.padding_ratio, 0) + "% padding)";
+    }
   }
   if (progress.utilization) {
     const double share = 100 * *progress.utilization;

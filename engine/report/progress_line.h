@@ -18,6 +18,7 @@ struct Progress {
   std::optional<double> learning_rate;
   std::optional<double> grad_norm; ///< Before clipping.
   std::optional<double> tokens_per_s; ///< Over all ranks.
+  double padding_ratio = 0; ///< Of the tokens; shown from half a percent on.
   /// Model FLOPs per second as a share of the peak of all devices.
   std::optional<double> utilization;
   bool has_measured_peak = false; ///< The peak is not that of a data sheet.

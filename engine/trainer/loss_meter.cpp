@@ -7,11 +7,16 @@
 
 namespace tessera::engine {
 
-void LossMeter::add(const at::Tensor& loss, int64_t parts, int64_t tokens) {
+void LossMeter::add(
+    const at::Tensor& loss,
+    int64_t parts,
+    int64_t tokens,
+    int64_t padding) {
   const at::Tensor part =
       loss.detach().to(at::kDouble).div(static_cast<double>(parts));
   sum_ = sum_.defined() ? sum_ + part : part;
   tokens_ += tokens;
+  padding_ += padding;
 }
 
 LossMeter::Totals LossMeter::take(
@@ -23,10 +28,12 @@ LossMeter::Totals LossMeter::take(
   const at::Tensor sum = std::exchange(sum_, {});
   const double loss = sum.defined() ? sum.item<double>() / mean_of : 0;
   const auto tokens = static_cast<double>(std::exchange(tokens_, 0));
-  const at::Tensor sums = at::tensor({loss, tokens, flops}, at::kDouble);
+  const auto padding = static_cast<double>(std::exchange(padding_, 0));
+  const at::Tensor sums =
+      at::tensor({loss, tokens, padding, flops}, at::kDouble);
   engine.sum_over_ranks(sums);
   const auto* values = sums.const_data_ptr<double>();
-  return {values[0], values[1], values[2]};
+  return {values[0], values[1], values[2], values[3]};
 }
 
 } // namespace tessera::engine

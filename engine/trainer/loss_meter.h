@@ -16,11 +16,17 @@ class LossMeter {
   struct Totals {
     double loss = 0; ///< mean over the different batches and steps
     double tokens = 0; ///< sum over the different batches
+    double padding = 0; ///< of the tokens
     double flops = 0; ///< sum over the ranks
   };
 
   /// @param loss scalar, of one of the `parts` micro-batches of a step.
-  void add(const at::Tensor& loss, int64_t parts, int64_t tokens);
+  /// @param padding of the tokens.
+  void add(
+      const at::Tensor& loss,
+      int64_t parts,
+      int64_t tokens,
+      int64_t padding);
 
   /// Returns what was added during the last `steps` steps, since the last call.
   /// Of ranks that see the same batch only one may add losses. Collective;
@@ -32,6 +38,7 @@ class LossMeter {
  private:
   at::Tensor sum_; ///< float64
   int64_t tokens_ = 0;
+  int64_t padding_ = 0;
 };
 
 } // namespace tessera::engine

@@ -60,7 +60,7 @@ void MicroBatches::run(int64_t step, int64_t& batch) {
     monitor_.begin(StepPhase::kForward);
     const MicroBatch done = with_random_key(
         step, micro, [&] { return task_.forward(batch % per_epoch_); });
-    monitor_.add(done);
+    monitor_.add(done, task_.loaded_padding());
     monitor_.begin(StepPhase::kBackward);
     engine_.backward(
         count_ == 1 ? done.loss : done.loss / static_cast<double>(count_));
@@ -77,11 +77,13 @@ void MicroBatches::begin(int64_t batch) {
 
 void MicroBatches::run_stages(int64_t step, int64_t& batch) {
   int64_t tokens = 0;
+  int64_t padding = 0;
   for (int64_t micro = 0; micro < count_; ++micro, ++batch) {
     const runtime::TraceSpan span(runtime::TraceLane::kData, "batch");
     begin(batch);
     tokens +=
         stages_->load_micro_batch(batch % per_epoch_, static_cast<int>(micro));
+    padding += task_.loaded_padding();
   }
   // Forwards and backwards alternate: all of it counts as backward.
   monitor_.begin_work(tokens);
@@ -95,7 +97,7 @@ void MicroBatches::run_stages(int64_t step, int64_t& batch) {
       };
   const auto losses = engine_.run_pipeline(*pipeline_, callbacks);
   monitor_.end_work(tokens);
-  monitor_.add(losses, tokens);
+  monitor_.add(losses, tokens, padding);
 }
 
 } // namespace tessera::engine

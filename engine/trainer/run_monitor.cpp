@@ -113,15 +113,18 @@ void RunMonitor::end_work(int64_t tokens) {
   }
 }
 
-void RunMonitor::add(const MicroBatch& batch) {
+void RunMonitor::add(const MicroBatch& batch, int64_t padding) {
   if (reports_loss_) {
-    losses_.add(batch.loss, options_.accumulate, batch.tokens);
+    losses_.add(batch.loss, options_.accumulate, batch.tokens, padding);
   }
 }
 
-void RunMonitor::add(const std::vector<at::Tensor>& losses, int64_t tokens) {
+void RunMonitor::add(
+    const std::vector<at::Tensor>& losses,
+    int64_t tokens,
+    int64_t padding) {
   for (const at::Tensor& loss : losses) {
-    add({loss, std::exchange(tokens, 0)});
+    add({loss, std::exchange(tokens, 0)}, std::exchange(padding, 0));
   }
 }
 
@@ -185,6 +188,7 @@ void RunMonitor::write(
   metrics.lr = lr;
   metrics.grad_norm = grad_norm;
   metrics.tokens = totals_.tokens;
+  metrics.non_padding_tokens = totals_.tokens - totals_.padding;
   if (timing_) {
     metrics.split = timing_->take().divided_by(steps);
   }

@@ -44,10 +44,15 @@ class RunMonitor {
   void begin_work(int64_t tokens);
   void end_work(int64_t tokens);
 
-  void add(const MicroBatch& batch);
+  /// @param padding of its tokens.
+  void add(const MicroBatch& batch, int64_t padding);
   /// Adds what a pipeline returned for the micro-batches of a step.
   /// @param tokens of all micro-batches together.
-  void add(const std::vector<at::Tensor>& losses, int64_t tokens);
+  /// @param padding of the tokens.
+  void add(
+      const std::vector<at::Tensor>& losses,
+      int64_t tokens,
+      int64_t padding);
 
   /// Whether a line is logged at the end of `step`.
   bool reports(int64_t step, bool saves) const;

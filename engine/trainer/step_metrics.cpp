@@ -39,6 +39,7 @@ void for_each_number(Metrics& metrics, const Field& field) {
     field("grad_norm", *metrics.grad_norm);
   }
   field("tokens", metrics.tokens);
+  field("non_padding_tokens", metrics.non_padding_tokens);
   field("tokens_per_s", metrics.tokens_per_s);
   field("memory_bytes", metrics.memory_bytes);
   field("step_s", metrics.step_seconds);
@@ -61,6 +62,7 @@ nlohmann::ordered_json to_json(const StepMetrics& metrics) {
   nlohmann::ordered_json line;
   for_each_number(
       metrics, [&](const char* key, const auto& value) { line[key] = value; });
+  line["padding_ratio"] = metrics.padding_ratio();
   if (metrics.split && metrics.split->forward == 0) {
     line.erase("forward_s"); // of a pipeline, which counts it as backward
   }

@@ -44,12 +44,17 @@ struct StepMetrics {
   /// clipped, infinite if the step was skipped (null in the file: JSON has no
   /// infinity).
   std::optional<double> grad_norm;
-  double tokens = 0; ///< since the last line, all ranks
+  double tokens = 0; ///< since the last line, all ranks, padding included
+  double non_padding_tokens = 0; ///< of them
   double tokens_per_s = 0; ///< over all ranks
   int64_t memory_bytes = 0; ///< peak of rank 0 on its device
   double step_seconds = 0; ///< of one step
   std::optional<StepWork> work; ///< unset if not counted
   std::optional<StepSplit> split; ///< of rank 0, per step
+  /// The share of the tokens that are padding, 0 to 1.
+  double padding_ratio() const {
+    return tokens > 0 ? 1 - non_padding_tokens / tokens : 0;
+  }
   /// Of the held-out data after the last step, such as "heldout_loss"; empty if
   /// they were not scored.
   std::vector<std::pair<std::string, double>> heldout;

@@ -88,6 +88,7 @@ void TrainingLog::add(const StepMetrics& metrics) {
   progress.learning_rate = metrics.lr;
   progress.grad_norm = metrics.grad_norm;
   progress.tokens_per_s = metrics.tokens_per_s;
+  progress.padding_ratio = metrics.padding_ratio();
   if (metrics.work) {
     progress.utilization = metrics.work->utilization(metrics.step_seconds);
     progress.has_measured_peak = metrics.work->is_measured;

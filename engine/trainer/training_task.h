@@ -82,6 +82,13 @@ class TrainingTask {
     return 0;
   }
 
+  /// Of the tokens of the batch made last, by load(), load_micro_batch() or
+  /// forward(), those that are padding. Asked after forward(), or
+  /// load_micro_batch(); only for the log.
+  virtual int64_t loaded_padding() const {
+    return 0;
+  }
+
   /// Forward of batch `index` of the epoch, the one loaded last.
   virtual MicroBatch forward(int64_t index) = 0;
 

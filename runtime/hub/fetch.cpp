@@ -103,7 +103,7 @@ class Fetch {
     try {
       HubListing listing = read_listing(HttpClient(settings_).get(url), url);
       TESSERA_CHECK(
-          name_.revision.size() != listing.commit.size() ||
+          !is_commit(name_.revision) ||
               name_.revision == listing.commit,
           "{}: this is commit {}, not the one that was asked for; check HF_ENDPOINT",
           url,

@@ -113,12 +113,16 @@ bool describes_model(const std::string& name) {
 
 } // namespace
 
+bool is_commit(std::string_view revision) {
+  return is_hash(revision, kSha1Digits);
+}
+
 HubListing read_listing(std::string_view json, const std::string& place) {
   const JsonValue root =
       json_object(parse_json(std::string(json), place), place);
   HubListing listing;
   listing.commit = root.require<std::string>("sha");
-  if (!is_hash(listing.commit, kSha1Digits)) {
+  if (!is_commit(listing.commit)) {
     root.at("sha").fail("a commit in hexadecimal digits");
   }
   for (const JsonValue& entry : root.at("siblings").elements()) {

@@ -25,6 +25,9 @@ struct HubListing {
   std::vector<HubFile> files;
 };
 
+/// Whether it is a commit's whole name: 40 hexadecimal digits.
+bool is_commit(std::string_view revision);
+
 /// The Hub's answer to a request for a revision with its blobs.
 /// @param place begins errors.
 /// @throws tessera::Error if it is something else, or names a path outside the

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -46,6 +47,9 @@ class HttpServer {
   using Answer = std::function<HttpAnswer(const HttpRequest&)>;
 
   explicit HttpServer(Answer answer) : answer_(std::move(answer)) {
+    // A proxy of the machine that runs the tests does not know this host.
+    ::setenv("no_proxy", "127.0.0.1", /*overwrite=*/1);
+    ::setenv("NO_PROXY", "127.0.0.1", /*overwrite=*/1);
     listener_.reset(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in address{};
     address.sin_family = AF_INET;

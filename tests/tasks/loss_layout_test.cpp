@@ -93,6 +93,14 @@ class LossLayout : public ::testing::Test {
     }
   }
 
+  /// The first line of the log of config().
+  json first_metrics() const {
+    std::ifstream metrics(folder_ / "run" / "metrics.jsonl");
+    std::string line;
+    std::getline(metrics, line);
+    return json::parse(line);
+  }
+
   struct Found {
     double loss;
     double grad_norm;
@@ -101,10 +109,7 @@ class LossLayout : public ::testing::Test {
 
   Found found_in(const Layout& layout) const {
     tests::on_ranks(layout.ranks, [&] { run_training(config(layout)); });
-    std::ifstream metrics(folder_ / "run" / "metrics.jsonl");
-    std::string line;
-    std::getline(metrics, line);
-    const json step = json::parse(line);
+    const json step = first_metrics();
     return {
         step.at("loss").get<double>(),
         step.at("grad_norm").get<double>(),
@@ -185,6 +190,31 @@ TEST_F(LossLayout, OfAnswersHasNoPadding) {
         json(sum / (2 * static_cast<double>(kRows))).dump());
   });
   expect_loss_in_all_layouts(read_json(folder_ / "expected.json"));
+}
+
+TEST_F(LossLayout, TokensWithoutPaddingAreThoseOfTheRows) {
+  auto examples = tests::padded_texts(kRows);
+  examples["labels"] =
+      tests::of_rows(kRows, [](int64_t row) { return row % 2; });
+  tests::write_examples(file(), examples);
+  tests::on_ranks(1, [&] { write_model("bert_classifier"); });
+  int64_t all = 0;
+  for (int64_t row = 0; row < kRows; ++row) {
+    all += 7 + row;
+  }
+  const int64_t widest = kRows * (7 + kRows - 1);
+  for (const Layout& layout :
+       {Layout{1, kRows, 1}, {1, 1, kRows}, {2, 1, kRows / 2}}) {
+    tests::on_ranks(layout.ranks, [&] { run_training(config(layout)); });
+    const json step = first_metrics();
+    EXPECT_EQ(step.at("non_padding_tokens"), all);
+    EXPECT_EQ(step.at("tokens"), layout.batch_size == 1 ? all : widest);
+    EXPECT_EQ(
+        step.at("padding_ratio"),
+        layout.batch_size == 1
+            ? 0
+            : 1 - static_cast<double>(all) / static_cast<double>(widest));
+  }
 }
 
 // The sum of the mean over masked tokens and the mean over rows, which have

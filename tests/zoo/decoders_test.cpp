@@ -490,6 +490,26 @@ TEST(Registry, RefusesVariantsByTheNameOfTheirField) {
   refuse("stablelm", "qk_layernorm", true, "only false");
 }
 
+TEST(Falcon, HasNoDropoutOfAttentionWeights) {
+  nlohmann::json config = read_json(fixture("models") / "falcon/config.json");
+  const auto loss_in_training = [&](double dropout) {
+    config["attention_dropout"] = dropout;
+    torch::manual_seed(1);
+    const auto model = from_config(config);
+    model->train();
+    ModelInput input;
+    input.input_ids = torch::arange(12).view({2, 6});
+    input.labels = input.input_ids;
+    return model->forward(input).loss.item<double>();
+  };
+  EXPECT_EQ(loss_in_training(0.5), loss_in_training(0));
+  // Where transformers has it behind attention.
+  config["parallel_attn"] = false;
+  expect_error(
+      [&] { loss_in_training(0.5); }, {"attention_dropout", "only 0"});
+  loss_in_training(0);
+}
+
 TEST(WeightNames, SayWhatATableLacks) {
   torch::nn::Sequential module(
       torch::nn::Linear(2, 3), torch::nn::Linear(2, 4));

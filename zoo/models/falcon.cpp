@@ -37,7 +37,13 @@ DecoderConfig falcon_config(const ConfigFields& fields) {
   attention.query_bias = attention.key_bias = bias;
   attention.value_bias = attention.output_bias = bias;
   attention.causal = true;
-  attention.dropout = fields.probability({"attention_dropout"});
+  // As in transformers: without alibi, attention weights have no dropout. Where
+  // the halves are one after the other, the output of attention has it.
+  if (layer.parallel_halves) {
+    fields.probability({"attention_dropout"});
+  } else {
+    fields.require_only("attention_dropout", 0.0);
+  }
   attention.deviation = decoder.deviation;
   layer.feed_forward.features = features;
   layer.feed_forward.inner = fields.size({"ffn_hidden_size"}, 4 * features);

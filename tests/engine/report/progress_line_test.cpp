@@ -61,6 +61,13 @@ TEST(FormatProgress, ShowsEverythingThatIsKnown) {
       format_progress(full(), 200),
       " 34% [=======>              ]  170/500  loss 0.4313  lr 2.9e-5  "
       "norm 1.23  12.3k tokens/s  MFU 41%  1.21 GiB/rank  1:02 left");
+  Progress padded = full();
+  padded.padding_ratio = 0.184;
+  EXPECT_NE(
+      format_progress(padded, 200).find("  12.3k tokens/s (18% padding)  MFU"),
+      std::string::npos);
+  padded.padding_ratio = 0.004;
+  EXPECT_EQ(format_progress(padded, 200), format_progress(full(), 200));
   EXPECT_EQ(
       format_progress(at(3, 4), 200), " 75% [================>     ]  3/4");
   EXPECT_EQ(

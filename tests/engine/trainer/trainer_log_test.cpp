@@ -43,6 +43,9 @@ class LinearTask : public TrainingTask {
     torch::manual_seed(index);
     x_ = torch::randn({4, kWidth});
   }
+  int64_t loaded_padding() const override {
+    return 1; // of 4
+  }
   MicroBatch forward(int64_t index) override {
     EXPECT_TRUE(loaded_);
     loaded_ = false;
@@ -164,6 +167,8 @@ TEST(TrainerLog, ALineIsTheMeanOfItsStepsAndSplitsTheirTime) {
         (lines[2]["loss"].get<double>() + lines[3]["loss"].get<double>()) / 2,
         1e-12);
     EXPECT_EQ(means[1]["tokens"], 2 * 2 * 2 * 4); // ranks, steps, parts, rows
+    EXPECT_EQ(means[1]["non_padding_tokens"], 2 * 2 * 2 * 3);
+    EXPECT_EQ(means[1]["padding_ratio"], 0.25);
     EXPECT_EQ(means[1]["lr"], lines[3]["lr"]);
     for (const auto& line : lines) {
       double parts = 0;

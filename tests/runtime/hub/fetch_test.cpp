@@ -355,6 +355,16 @@ TEST_F(FetchTest, WithoutAConnectionTheCacheIsUsed) {
   EXPECT_EQ(hub_.server().requests().size(), before);
 }
 
+TEST_F(FetchTest, ABranchMayHaveAsManyCharactersAsACommit) {
+  name_.revision = "feature/" + std::string(32, 'x');
+  ASSERT_EQ(name_.revision.size(), hub_.commit.size());
+  const fs::path folder = run();
+  EXPECT_EQ(folder.filename(), hub_.commit);
+  // A commit is that one, or an error.
+  name_.revision = std::string(40, 'b');
+  expect_error([&] { run(); }, {"not the one that was asked for"});
+}
+
 TEST_F(FetchTest, PinnedNamesHaveTheCommit) {
   EXPECT_EQ(pinned(name_, settings()).text(), "hf://org/name");
   run();
