@@ -8,6 +8,7 @@ import runpy
 import shutil
 import sys
 
+import peft
 import torch
 
 import architectures
@@ -33,7 +34,7 @@ def runs_the_page(world):
         pathlib.Path("run.json").write_text(
             json.dumps({"optimizer": {"type": "lion"}}), encoding="utf-8")
     (train, options, optimizer, resume, evaluate, plan, search, buffers, unfreeze,
-     trainer, averaged, saved) = blocks()
+     trainer, averaged, saved, allocated) = blocks()
     names = {}
     exec(train, names)
     assert os.path.exists("trained/model.safetensors")
@@ -90,6 +91,15 @@ def runs_the_page(world):
     assert os.path.exists("averaged/model.safetensors") or world.rank > 0
     exec(saved, {"engine": values["trainer"].engine, "world": world,
                  "model": values["model"]})
+    adapted = peft.get_peft_model(
+        architectures.make_model("llama"), peft.AdaLoraConfig(
+            init_r=4, target_r=2, tinit=1, tfinal=2, total_step=6,
+            target_modules=["q_proj", "v_proj"]))
+    engine = tessera.wrap(adapted, log_memory=False)
+    engine.backward(architectures.loss_of(
+        adapted, architectures.make_batch("llama", world.rank), 0))
+    exec(allocated, {"engine": engine, "model": adapted, "step": 0})
+    assert adapted.base_model.rankallocator.ipt
 
 
 def runs_the_example(world):
