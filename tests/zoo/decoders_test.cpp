@@ -492,6 +492,7 @@ TEST(Registry, RefusesVariantsByTheNameOfTheirField) {
 
 TEST(Falcon, HasNoDropoutOfAttentionWeights) {
   nlohmann::json config = read_json(fixture("models") / "falcon/config.json");
+  config["initializer_range"] = 0.6; // attention is of consequence
   const auto loss_in_training = [&](double dropout) {
     config["attention_dropout"] = dropout;
     torch::manual_seed(1);

@@ -362,6 +362,16 @@ TEST_F(FetchTest, ABranchMayHaveAsManyCharactersAsACommit) {
   EXPECT_EQ(folder.filename(), hub_.commit);
   // A commit is that one, or an error.
   name_.revision = std::string(40, 'b');
+  hub_.instead = [&](const HttpRequest& request,
+                     const HttpAnswer& right) -> std::optional<HttpAnswer> {
+    if (request.path.find("/api/") == std::string::npos) {
+      return std::nullopt;
+    }
+    HttpAnswer other = right;
+    other.body.replace(
+        other.body.find(name_.revision), name_.revision.size(), hub_.commit);
+    return other;
+  };
   expect_error([&] { run(); }, {"not the one that was asked for"});
 }
 
