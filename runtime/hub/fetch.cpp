@@ -103,8 +103,7 @@ class Fetch {
     try {
       HubListing listing = read_listing(HttpClient(settings_).get(url), url);
       TESSERA_CHECK(
-          !is_commit(name_.revision) ||
-              name_.revision == listing.commit,
+          !is_commit(name_.revision) || name_.revision == listing.commit,
           "{}: this is commit {}, not the one that was asked for; check HF_ENDPOINT",
           url,
           listing.commit);

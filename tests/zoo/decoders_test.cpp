@@ -506,8 +506,7 @@ TEST(Falcon, HasNoDropoutOfAttentionWeights) {
   EXPECT_EQ(loss_in_training(0.5), loss_in_training(0));
   // Where transformers has it behind attention.
   config["parallel_attn"] = false;
-  expect_error(
-      [&] { loss_in_training(0.5); }, {"attention_dropout", "only 0"});
+  expect_error([&] { loss_in_training(0.5); }, {"attention_dropout", "only 0"});
   loss_in_training(0);
 }
 

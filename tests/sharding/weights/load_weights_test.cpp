@@ -330,8 +330,8 @@ TEST(LoadWeights, BuffersThatFilesLackAreNamed) {
   EXPECT_TRUE(torch::equal(net->first->bias, before));
   for (const bool by_prefix : {true, false}) {
     LoadWeightsOptions options;
-    (by_prefix ? options.may_be_missing : options.except) = {
-        "norm.running_mean"};
+    (by_prefix ? options.may_be_missing
+               : options.except) = {"norm.running_mean"};
     const auto report = load_weights(*net, folder.path(), options);
     expect_loaded(net, weights);
     EXPECT_EQ(
