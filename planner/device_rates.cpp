@@ -128,7 +128,10 @@ const KnownDevice& known_device(const std::string& name) {
     for (const auto& [one, rates] : known) {
       names += (names.empty() ? "" : ", ") + one;
     }
-    TESSERA_FAIL("there are no rates of '{}'; known are {}", name, names);
+    TESSERA_FAIL(
+        "there are no rates of '{}'; known are {}. Plan for the one that is most like it; `tessera plan` replaces its rates by --rate KEY=NUMBER",
+        name,
+        names);
   }
   return found->second;
 }

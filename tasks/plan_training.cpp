@@ -184,10 +184,6 @@ std::shared_ptr<zoo::Model> planned_frozen_model(
 
 } // namespace
 
-int64_t layers_of(const TrainingConfig& config) {
-  return full_model(source_of(config))->stage().count();
-}
-
 namespace {
 
 /// Whether no layer is merged with another into a group.
@@ -205,43 +201,46 @@ bool layers_are_groups(const TrainingConfig& config, const zoo::Model& full) {
   });
 }
 
-} // namespace
-
-bool has_alike_layers(const TrainingConfig& config) {
-  const ModelSource source = source_of(config);
-  const char* key = layer_count_key(source.json);
+/// ModelLayers::are_alike
+bool has_alike_layers(
+    const TrainingConfig& config,
+    const nlohmann::json& source,
+    int64_t count) {
+  const char* key = layer_count_key(source);
   const bool may_differ =
       std::any_of(
           kLayerDifferences.begin(),
           kLayerDifferences.end(),
-          [&](const char* name) { return has_value(source.json, name); }) ||
-      source.json.value("use_sliding_window", false);
+          [&](const char* name) { return has_value(source, name); }) ||
+      source.value("use_sliding_window", false);
   return key != nullptr && !may_differ && !config.distill &&
          !config.layer_drop && !config.token_drop &&
          config.task->make_loss == nullptr &&
-         layers_of(config) == source.json.at(key).get<int64_t>();
+         count == source.at(key).get<int64_t>();
 }
 
-bool has_experts(const TrainingConfig& config) {
-  const auto modules = full_model(source_of(config))->modules();
+bool has_experts(const zoo::Model& model) {
+  const auto modules = model.modules(/*include_self=*/false);
   return std::any_of(modules.begin(), modules.end(), [](const auto& module) {
     return module->template as<zoo::Experts>() != nullptr;
   });
 }
 
-bool can_recompute_layers(const TrainingConfig& config) {
+} // namespace
+
+ModelLayers model_layers(const TrainingConfig& config) {
+  const ModelSource source = source_of(config);
+  const auto model = full_model(source);
+  ModelLayers layers;
+  layers.count = model->stage().count();
+  layers.are_alike = has_alike_layers(config, source.json, layers.count);
+  layers.can_be_fewer = layers.are_alike && layers_are_groups(config, *model);
+  layers.have_independent_rows = !head_of(*model)->takes_two_views();
+  layers.have_experts = has_experts(*model);
   // Router losses are what forbids to drop layers, too.
-  return !has_experts(config) ||
-         full_model(source_of(config))->cannot_drop_layers().empty();
-}
-
-bool has_independent_rows(const TrainingConfig& config) {
-  return !head_of(*full_model(source_of(config)))->takes_two_views();
-}
-
-bool can_plan_fewer_layers(const TrainingConfig& config) {
-  return has_alike_layers(config) &&
-         layers_are_groups(config, *full_model(source_of(config)));
+  layers.can_be_recomputed =
+      !layers.have_experts || model->cannot_drop_layers().empty();
+  return layers;
 }
 
 int64_t planned_tokens(const TrainingConfig& config) {

@@ -13,40 +13,38 @@
 
 namespace tessera::tasks {
 
-/// The layers of the model of a configuration, as model.checkpoint_layers
-/// counts them.
-int64_t layers_of(const TrainingConfig& config);
+/// What of a model's layers a search of plans has to know.
+struct ModelLayers {
+  int64_t count = 0; ///< 0: the model has none that can be told
+  /// All are alike, config.json has one number of them, and nothing else of the
+  /// run depends on it.
+  bool are_alike = false;
+  /// Plans of models with fewer layers say what a layer adds: layers are alike,
+  /// and large enough not to be merged into groups (GroupPolicy), of which
+  /// memory is no sum over layers.
+  bool can_be_fewer = false;
+  /// What is learned from a step's examples does not depend on which of them
+  /// share a micro-batch, as it does where two views of images are compared
+  /// with those of others, or normalized by statistics of the micro-batch.
+  bool have_independent_rows = true;
+  bool have_experts = false; ///< which ranks may divide
+  /// Layers can be recomputed as a whole (`model.checkpoint_layers`): not those
+  /// with router losses, which need what all of them kept.
+  bool can_be_recomputed = true;
+};
 
-/// Whether the model is a mixture of experts, which ranks may divide.
-bool has_experts(const TrainingConfig& config);
-
-/// Whether layers can be recomputed as a whole (`model.checkpoint_layers`):
-/// not those with router losses, which need what all of them kept.
-bool can_recompute_layers(const TrainingConfig& config);
-
-/// Whether all layers are alike, config.json has one number of them, and
-/// nothing else of the run depends on it.
-bool has_alike_layers(const TrainingConfig& config);
-
-/// Whether plans of models with fewer layers say what a layer adds: layers are
-/// alike, and large enough not to be merged into groups (GroupPolicy), of which
-/// memory is no sum over layers.
-bool can_plan_fewer_layers(const TrainingConfig& config);
-
-/// Whether what is learned from a step's examples does not depend on which of
-/// them share a micro-batch, as it does where two views of images are compared
-/// with those of others, or normalized by statistics of the micro-batch.
-bool has_independent_rows(const TrainingConfig& config);
+/// Reads config.json; the model is made once, without memory.
+ModelLayers model_layers(const TrainingConfig& config);
 
 /// What a plan takes for granted so that less is run.
 struct PlanReduction {
   /// Plans a model that has so many layers in place of its own;
-  /// can_plan_fewer_layers(). Nothing: its own.
+  /// ModelLayers::can_be_fewer. Nothing: its own.
   std::optional<int64_t> layers;
   /// Runs so many micro-batches of a step, which others are like; nothing: all.
   std::optional<int64_t> accumulate;
   /// Of pipeline stages in a row that have the same number of layers, which
-  /// have to be alike (has_alike_layers()), only the first is run, which takes
+  /// have to be alike (ModelLayers::are_alike), only the first is run, which takes
   /// the most memory. Its plan is that of the others too. Not with
   /// PipelineScheduleKind::kZeroBubble, where later ones take more.
   bool alike_stages_once = false;

@@ -14,16 +14,6 @@ namespace tessera::tasks {
 
 namespace {
 
-/// The same whatever keys a search sets; to count them, the model is made.
-struct ModelLayers {
-  int64_t count = 0;
-  bool are_alike = false; ///< zoo::has_alike_layers()
-  bool can_be_fewer = false; ///< zoo::can_plan_fewer_layers()
-  bool have_independent_rows = true; ///< has_independent_rows()
-  bool have_experts = false; ///< has_experts()
-  bool can_be_recomputed = true; ///< can_recompute_layers()
-};
-
 planner::RunSettings settings_of(
     TrainingConfig config,
     const ModelLayers& layers) {
@@ -69,13 +59,7 @@ planner::ReadRun read_training_run(const std::filesystem::path& config) {
     TrainingConfig settled = read_training_config(
         config, overrides, nullptr, HubFiles::kDescriptions);
     if (!*layers) {
-      *layers = {
-          layers_of(settled),
-          has_alike_layers(settled),
-          can_plan_fewer_layers(settled),
-          has_independent_rows(settled),
-          has_experts(settled),
-          can_recompute_layers(settled)};
+      *layers = model_layers(settled); // the same whatever a search sets
     }
     return settings_of(std::move(settled), **layers);
   };

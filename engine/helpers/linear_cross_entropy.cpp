@@ -133,11 +133,13 @@ class GradientSum {
       total_ = part.to(sums_);
       return;
     }
-    // LibTorch copies what is of another dtype; in strips, little at a time.
+    // On the CPU, LibTorch copies what is of another dtype; in strips, little
+    // at a time. On CUDA it does not, and each strip is a kernel.
     const int64_t rows = part.size(0);
+    const bool copies = part.scalar_type() != sums_ &&
+                        runtime::computes_on_cpu(part.device());
     const int64_t strip =
-        part.scalar_type() == sums_
-            ? rows
+        !copies ? rows
             : std::max<int64_t>(kStripNumel * rows / part.numel(), 1);
     for (int64_t row = 0; row < rows; row += strip) {
       const int64_t count = std::min(strip, rows - row);

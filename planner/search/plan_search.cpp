@@ -48,6 +48,14 @@ constexpr double kShareOfHead = 0.9;
 /// Ranks that divide the experts of a layer, where the search divides them.
 constexpr int kMostExpertRanks = 8;
 
+/// Shorter sequences are not divided among context ranks: rows and tensor ranks
+/// do as well.
+constexpr int64_t kShortestDivided = 8192;
+
+/// What layouts without exposed all-gathers may save of a step: where it is
+/// less, none is tried.
+constexpr double kLeastGain = 0.05;
+
 /// Host memory of a node where it is not known and would help.
 constexpr int64_t kAnyHostBytes = int64_t{1} << 44;
 
@@ -81,6 +89,8 @@ struct Layout {
   int replicas = 1;
   /// Ranks that divide experts; nothing: as many as are given.
   std::optional<int> expert;
+  /// Ranks that divide sequences; nothing: as many as are given.
+  std::optional<int> context;
   /// Tensor ranks also divide sequences between layers.
   bool sequence = true;
   bool optimizer_on_host = false;
@@ -185,6 +195,9 @@ class Search {
         // What fits into a budget depends on all layers.
         estimates_layers_(
             plans_fewer_layers_ && !given_.engine.memory.device_bytes),
+        tries_contexts_(
+            given_.divides_model && given_.parallel.sizes.context == 1 &&
+            given_.max_length >= kShortestDivided && reads_contexts()),
         alike_stages_once_(
             !search.in_full && !search.as_given && given_.has_alike_layers),
         recomputation_(
@@ -213,7 +226,13 @@ class Search {
 
   /// What run() finds; null if nothing fits.
   const PlannedRun* found() {
-    try_all();
+    if (estimates_layers_ && given_.parallel.sizes.data == 1) {
+      has_given_ = false; // it is one of the layouts
+      try_layouts();
+      try_larger_micro_batches();
+    } else {
+      try_all();
+    }
     return preferred();
   }
 
@@ -239,8 +258,7 @@ class Search {
       for (const bool on_host : {false, true}) {
         layout.optimizer_on_host = on_host;
         if ((!on_host || (has_host() && !fixes_optimizer())) &&
-            fits_at_all(layout)) {
-          add(*least_recomputed(layout, least_rows()), layout);
+            add_fitting(layout)) {
           return best();
         }
       }
@@ -266,6 +284,18 @@ class Search {
     }
   }
 
+  /// Whether the task and the other keys allow context ranks.
+  bool reads_contexts() const {
+    std::vector<std::string> overrides = search_.overrides;
+    overrides.emplace_back("parallel.context=2");
+    try {
+      search_.read(overrides);
+    } catch (const std::exception&) {
+      return false;
+    }
+    return true;
+  }
+
   int layers() const {
     return static_cast<int>(layers_);
   }
@@ -288,13 +318,35 @@ class Search {
   std::vector<Layout> flat_layouts() const {
     std::vector<Layout> layouts;
     for (int tensor = 1; tensor <= most_tensor(); tensor *= 2) {
-      const Layout layout{.tensor = tensor};
-      if (search_.machine.devices % (tensor * context()) == 0 &&
-          divides(layout, least_rows())) {
+      add_contexts({.tensor = tensor}, layouts);
+    }
+    std::erase_if(layouts, [&](const Layout& layout) {
+      return !divides(layout, least_rows());
+    });
+    return layouts;
+  }
+
+  /// Adds the layout with each number of context ranks.
+  void add_contexts(Layout layout, std::vector<Layout>& layouts) const {
+    const int ranks =
+        search_.machine.devices / (layout.tensor * layout.pipeline);
+    const auto is_divisor = [&](int context) {
+      return search_.machine.devices %
+                 (layout.tensor * layout.pipeline * context) ==
+             0;
+    };
+    if (is_divisor(context_of(layout))) {
+      layouts.push_back(layout);
+    }
+    if (!tries_contexts_) {
+      return;
+    }
+    for (int context = 2; context <= ranks; context *= 2) {
+      if (is_divisor(context)) {
+        layout.context = context;
         layouts.push_back(layout);
       }
     }
-    return layouts;
   }
 
   int most_tensor() const {
@@ -325,7 +377,7 @@ class Search {
     }
     const PlannedRun* found = fastest;
     for (const PlannedRun& run : runs_) {
-      const bool is_given = &run == &runs_.front();
+      const bool is_given = has_given_ && &run == &runs_.front();
       if (run.fits() && run.layout == fastest->layout &&
           is_nearly_as_fast(run) &&
           (is_given ? given_examples_ == examples_
@@ -349,7 +401,7 @@ class Search {
   /// The fastest run with more rows of a micro-batch, as many as fit and are
   /// nearly as fast.
   void try_larger_micro_batches() {
-    if (best() == nullptr || best() == runs_.data()) {
+    if (best() == nullptr || (has_given_ && best() == runs_.data())) {
       return; // as it is given
     }
     const PlannedRun fastest = *best();
@@ -391,9 +443,7 @@ class Search {
     std::vector<Layout> layouts;
     for (int pipeline = 1; pipeline <= stages; pipeline *= 2) {
       for (int tensor = 1; tensor <= most_tensor(); tensor *= 2) {
-        if (devices % (tensor * pipeline * context()) == 0) {
-          layouts.push_back({.tensor = tensor, .pipeline = pipeline});
-        }
+        add_contexts({.tensor = tensor, .pipeline = pipeline}, layouts);
       }
     }
     can_share_examples_ =
@@ -602,7 +652,7 @@ class Search {
       return 0;
     }
     const auto sent = [&](const Layout& of) {
-      return 1 - 1.0 / (batches_of(of) * context());
+      return 1 - 1.0 / (batches_of(of) * context_of(of));
     };
     const double of_chunk = static_cast<double>(layers_) /
                             (layout.pipeline * given_.parallel.chunks);
@@ -640,10 +690,12 @@ class Search {
             excess / std::max<int64_t>(1, saved) + 1, 1, layers_);
       }
       if (parts.layers == most_recomputed_) {
-        if (parts.operators) {
+        if (parts.operators &&
+            (parts.attention || !given_.recomputes_attention)) {
           break;
         }
-        parts.operators = true; // the next kind, from its beginning
+        // The next kind, from its beginning.
+        (parts.operators ? parts.attention : parts.operators) = true;
         parts.layers = 0;
         before.reset();
         continue;
@@ -657,7 +709,15 @@ class Search {
   using EstimateKey = std::vector<int64_t>;
 
   static EstimateKey key_of(const Layout& layout, int64_t rows) {
-    return {layout.tensor, layout.sequence, layout.optimizer_on_host, rows};
+    return {
+        layout.tensor,
+        layout.context.value_or(0),
+        layout.sequence,
+        layout.replicas,
+        layout.expert.value_or(0),
+        layout.zero_stage.value_or(-1),
+        layout.optimizer_on_host,
+        rows};
   }
 
   /// Without pipeline stages.
@@ -707,29 +767,47 @@ class Search {
         add(planned(overrides, all_recomputed()), each->layout);
         continue;
       }
-      PlannedRun run = named(overrides, all_recomputed());
-      run.device_bytes = each->least_bytes;
-      run.problem = formatted(
-          "at least {} above the {} of a device",
-          bytes_text(run.device_bytes - search_.machine.available_bytes()),
-          bytes_text(search_.machine.available_bytes()));
-      add(std::move(run), each->layout);
+      add_refused_bound(*each);
     }
   }
 
-  /// With as much recomputed as can be. Few layers say where not, sooner.
-  bool fits_at_all(const Layout& layout) {
-    if (estimates_layers_ && layout.pipeline == 1) {
-      const auto least = estimate_of(layout, least_rows()).least_bytes();
-      if (least && *least > search_.machine.available_bytes()) {
+  void add_refused_bound(const Refused& refused) {
+    const auto overrides = overrides_of(
+        refused.layout,
+        refused.rows,
+        accumulate_of(refused.layout, refused.rows));
+    PlannedRun run = named(overrides, all_recomputed());
+    run.device_bytes = refused.least_bytes;
+    run.problem = formatted(
+        "at least {} above the {} of a device",
+        bytes_text(run.device_bytes - search_.machine.available_bytes()),
+        bytes_text(search_.machine.available_bytes()));
+    add(std::move(run), refused.layout);
+  }
+
+  /// Adds the layout, one row at a time, if it fits. Few layers say where not,
+  /// and how much is recomputed.
+  bool add_fitting(const Layout& layout) {
+    const int64_t rows = least_rows();
+    std::optional<PlannedRun> run;
+    if (estimates_layers_) {
+      RunEstimate& estimate = estimate_of(layout, rows);
+      const auto found = estimate.least(search_.machine.available_bytes());
+      if (!found || (has_host() && found->host_bytes > host_bytes())) {
         return false;
       }
+      run = confirmed({layout, rows, *found});
+    } else if (planned(
+                   overrides_of(layout, rows, accumulate_of(layout, rows)),
+                   all_recomputed())
+                   .fits()) {
+      run = least_recomputed(layout, rows);
     }
-    return planned(
-               overrides_of(
-                   layout, least_rows(), accumulate_of(layout, least_rows())),
-               all_recomputed())
-        .fits();
+    if (!run || !run->fits()) {
+      return false;
+    }
+    add(*std::move(run), layout);
+    return true;
   }
 
   void add_bound(const Candidate& candidate) {
@@ -754,6 +832,7 @@ class Search {
     sizes.data = layout.replicas;
     sizes.tensor = layout.tensor;
     sizes.pipeline = layout.pipeline;
+    sizes.context = context_of(layout);
     sizes.expert = expert_of(layout);
     return text_of(sizes, batches_of(layout));
   }
@@ -797,11 +876,11 @@ class Search {
   /// layout's best run.
   void try_memory(const Layout& layout, const PlannedRun& best) {
     const auto try_one = [&](const Layout& other) {
-      if (const auto run = least_recomputed(other, best.batch_size)) {
-        add(*run, other);
-      }
+      return try_other(other, best.batch_size);
     };
-    if (best.time.shards > best.time.compute) {
+    if (best.time.shards > best.time.compute &&
+        best.time.exposed(&StepTime::shards) >
+            kLeastGain * best.time.total()) {
       const int nodes =
           search_.machine.devices / search_.machine.ranks_of_node();
       if (layout.pipeline == 1 && nodes > 1 &&
@@ -816,7 +895,9 @@ class Search {
       for (const int zero_stage : {2, 1}) {
         Layout other = layout;
         other.zero_stage = zero_stage;
-        try_one(other);
+        if (!try_one(other)) {
+          break; // stage 1 takes no less memory than stage 2
+        }
       }
       Layout other = layout;
       other.budgeted_activations = spare_activations(best);
@@ -860,12 +941,55 @@ class Search {
       }
       Layout other = layout;
       other.expert = expert;
+      if (estimates_layers_) {
+        const auto least =
+            estimate_of(other, rows).least(search_.machine.available_bytes());
+        if (!least) {
+          continue;
+        }
+      }
       const auto run = least_recomputed(other, rows);
       if (run && run->fits()) {
         add(*run, other);
         return;
       }
     }
+  }
+
+  /// Adds what the layout takes with as little repeated work as fits; where few
+  /// layers say that it cannot be the fastest, that.
+  /// @return whether it fits, as far as is known.
+  bool try_other(const Layout& layout, int64_t rows) {
+    if (!estimates_layers_ || layout.pipeline > 1) {
+      const auto run = least_recomputed(layout, rows);
+      if (run) {
+        add(*run, layout);
+      }
+      return run && run->fits();
+    }
+    if (!divides(layout, rows)) {
+      return false;
+    }
+    RunEstimate& estimate = estimate_of(layout, rows);
+    const auto found = estimate.least(search_.machine.available_bytes());
+    if (!found) {
+      add_refused_bound({layout, rows, estimate.least_bytes().value_or(0)});
+      return false;
+    }
+    if (found->host_bytes > host_bytes() && has_host()) {
+      return false;
+    }
+    const Candidate candidate{layout, rows, *found};
+    if (found->time.total() >= best_seconds()) {
+      add_bound(candidate);
+      return true;
+    }
+    std::optional<PlannedRun> run = confirmed(candidate);
+    const bool fits = run && run->fits();
+    if (run) {
+      add(*std::move(run), layout);
+    }
+    return fits;
   }
 
   /// Of all moments of a step, with some to spare.
@@ -895,7 +1019,12 @@ class Search {
   /// The engine places what does not fit beside activations in host memory:
   /// state, then gradients, then weights. What activations take is found
   /// first, without a limit.
-  void try_budgets(Layout layout, int64_t rows) {
+  /// @param known parts that fit, so that others before them are tried; nothing:
+  ///   all are.
+  void try_budgets(
+      Layout layout,
+      int64_t rows,
+      const std::optional<RecomputedParts>& known = std::nullopt) {
     if (!divides(layout, rows)) {
       return;
     }
@@ -908,6 +1037,9 @@ class Search {
           all_recomputed()}) {
       if (std::exchange(before, parts) == parts) {
         continue; // there are few layers, or none
+      }
+      if (known == parts) {
+        return;
       }
       const auto alone = without_limit(layout, rows, parts, unlimited);
       if (!alone) {
@@ -922,6 +1054,9 @@ class Search {
       }
       auto [run, fitted] = budgeted(layout, rows, parts, activations);
       add(std::move(run), fitted);
+      if (known && best() != nullptr) {
+        return;
+      }
     }
   }
 
@@ -1098,54 +1233,149 @@ class Search {
   void try_host_memory() {
     PlanSearch other = search_;
     other.machine.host_bytes = kAnyHostBytes;
-    const std::optional<PlannedRun> first = fitting_with(other);
-    if (!first) {
-      return;
-    }
     Search smaller(other, few_layer_runs_); // whose host memory changes
-    const int64_t least = smaller.least_host_bytes();
-    const int64_t bytes = std::max<int64_t>(
-        1,
-        std::min(first->host_bytes, least) * search_.machine.ranks_of_node());
-    const int shift = bytes < int64_t{1} << kGibShift ? kMibShift : kGibShift;
-    const auto fits_with = [&](int64_t units) {
-      other.machine.host_bytes = units << shift;
-      return smaller.fits_on_host();
+    const auto of_node = [&](double bytes_of_rank) {
+      return std::max<int64_t>(
+          1,
+          static_cast<int64_t>(bytes_of_rank) *
+              search_.machine.ranks_of_node());
     };
-    int64_t enough = ((bytes - 1) >> shift) + 1;
-    std::optional<PlannedRun> run;
-    if (fits_with(enough)) {
-      // What devices lack has to be somewhere, as far as is known.
-      const int64_t lack =
-          nearest_ ? nearest_->device_bytes - search_.machine.available_bytes()
-                   : 0;
-      int64_t too_little = lack * search_.machine.ranks_of_node() >> shift;
-      if (too_little < 0 || too_little >= enough) {
-        too_little = 0;
-      } else if (too_little > 0 && fits_with(too_little)) {
-        enough = std::exchange(too_little, 0);
+    // What devices lack has to be somewhere, as far as few layers say it.
+    const std::optional<double> lack = smaller.least_lack_on_host();
+    std::optional<HostMemory> found;
+    if (lack) {
+      const int64_t bytes = of_node(std::max(*lack, 1.0));
+      found = host_memory_from(other, smaller, shift_of(bytes), bytes);
+    }
+    std::optional<PlannedRun> first;
+    if (!found) {
+      other.machine.host_bytes = kAnyHostBytes;
+      first = fitting_with(other);
+      if (first) {
+        const int64_t least = smaller.least_host_bytes();
+        const int64_t bytes =
+            of_node(static_cast<double>(std::min(first->host_bytes, least)));
+        found = host_memory_up_to(other, smaller, shift_of(bytes), bytes);
       }
-      // Each needs a run.
-      while (enough - too_little >
-             (shift == kGibShift ? std::max<int64_t>(1, enough / kHostAccuracy)
-                                 : 1)) {
-        const int64_t middle = (enough + too_little) / 2;
-        (fits_with(middle) ? enough : too_little) = middle;
-      }
-      other.machine.host_bytes = enough << shift;
-      run = fitting_with(other);
     }
     dry_runs_ += smaller.dry_runs_;
-    if (run) {
+    if (found) {
       changes_.push_back(
           {formatted(
                "--host-memory {}{}",
-               enough,
-               shift == kMibShift ? "MiB" : "GiB"),
-           std::move(*run)});
-    } else {
+               found->units,
+               found->shift == kMibShift ? "MiB" : "GiB"),
+           std::move(found->run)});
+    } else if (first) {
       add_host_change(other, *first);
     }
+  }
+
+  /// Of a node, in units of `1 << shift` bytes, and what fits with it.
+  struct HostMemory {
+    int64_t units = 0;
+    int shift = kGibShift;
+    PlannedRun run;
+  };
+
+  static int shift_of(int64_t bytes) {
+    return bytes < int64_t{1} << kGibShift ? kMibShift : kGibShift;
+  }
+
+  /// The least from so many bytes on, in steps of a kHostAccuracy-th: engines
+  /// refuse what is too little before they run anything.
+  /// @param other what `smaller` searches; its host memory is changed.
+  /// @return nothing if some steps are not enough.
+  std::optional<HostMemory> host_memory_from(
+      PlanSearch& other,
+      Search& smaller,
+      int shift,
+      int64_t bytes) {
+    constexpr int kMostSteps = 8;
+    int64_t units = ((bytes - 1) >> shift) + 1;
+    int64_t too_few = 0;
+    for (int step = 0; step < kMostSteps; ++step) {
+      other.machine.host_bytes = units << shift;
+      if (std::optional<PlannedRun> run = smaller.fitting_on_host()) {
+        return fewest_units(
+            other, smaller, {units, shift, *std::move(run)}, too_few);
+      }
+      too_few = units;
+      units += std::max<int64_t>(1, units / kHostAccuracy);
+    }
+    return std::nullopt;
+  }
+
+  /// The same, from what is enough without limits on.
+  std::optional<HostMemory> host_memory_up_to(
+      PlanSearch& other,
+      Search& smaller,
+      int shift,
+      int64_t bytes) {
+    const int64_t units = ((bytes - 1) >> shift) + 1;
+    other.machine.host_bytes = units << shift;
+    std::optional<PlannedRun> run = smaller.fitting_on_host();
+    if (!run) {
+      return std::nullopt;
+    }
+    return fewest_units(
+        other, smaller, {units, shift, *std::move(run)}, /*too_few=*/0);
+  }
+
+  /// Between what is too little and `enough`, as accurate as is said; with less
+  /// that is recomputed if that fits.
+  HostMemory fewest_units(
+      PlanSearch& other,
+      Search& smaller,
+      HostMemory enough,
+      int64_t too_few) {
+    const int64_t accuracy =
+        enough.shift == kGibShift
+            ? std::max<int64_t>(1, enough.units / kHostAccuracy)
+            : 1;
+    while (enough.units - too_few > accuracy) { // each needs a run
+      const int64_t middle = (enough.units + too_few) / 2;
+      other.machine.host_bytes = middle << enough.shift;
+      if (std::optional<PlannedRun> run = smaller.fitting_on_host()) {
+        enough.units = middle;
+        enough.run = *std::move(run);
+      } else {
+        too_few = middle;
+      }
+    }
+    other.machine.host_bytes = enough.units << enough.shift;
+    const auto better = of_search(
+        other, [&](Search& search) -> std::optional<PlannedRun> {
+          const PlannedRun* run =
+              search.least_recomputed_on_host(enough.run, smaller);
+          return run == nullptr ? std::nullopt : std::optional(*run);
+        });
+    if (better) {
+      enough.run = *better;
+    }
+    return enough;
+  }
+
+  /// In the layout of a run that recomputes all, what fits with less of it;
+  /// null if nothing does.
+  const PlannedRun* least_recomputed_on_host(
+      const PlannedRun& run,
+      const Search& found_by) {
+    for (const Layout& layout : flat_layouts()) {
+      if (found_by.fitting_layout_ != ranks_of(layout)) {
+        continue;
+      }
+      Layout on_host = layout;
+      on_host.optimizer_on_host = true;
+      if (!fixes_optimizer() && add_fitting(on_host)) {
+        return best();
+      }
+      try_budgets(layout, least_rows(), run.recomputed);
+      if (best() != nullptr) {
+        return best();
+      }
+    }
+    return nullptr;
   }
 
   /// Of a rank, of the runs that take the least memory of a device.
@@ -1158,8 +1388,26 @@ class Search {
     return least;
   }
 
-  bool fits_on_host() {
-    return each_least_on_host([](const PlannedRun& /*run*/) { return true; });
+  std::optional<PlannedRun> fitting_on_host() {
+    std::optional<PlannedRun> fitting;
+    each_least_on_host([&](const PlannedRun& run) {
+      fitting = run;
+      return true;
+    });
+    return fitting;
+  }
+
+  /// What a device lacks where all that can be is on the host, by few layers;
+  /// nothing: no layout can be so, or nothing is lacking.
+  std::optional<double> least_lack_on_host() {
+    std::optional<double> least;
+    for (const auto& [layout, alone] : least_on_host()) {
+      const double lack =
+          alone.device_bytes -
+          static_cast<double>(search_.machine.available_bytes());
+      least = std::min(least.value_or(lack), lack);
+    }
+    return least && *least > 0 ? least : std::nullopt;
   }
 
   /// Calls `found` with runs that fit and take the least memory of a device:
@@ -1171,18 +1419,21 @@ class Search {
     const RecomputedParts all = all_recomputed();
     const int64_t rows = least_rows();
     for (const auto& [layout, alone] : least_on_host()) {
-      if (never_on_host_.contains(layout.tensor)) {
+      if (never_on_host_.contains(ranks_of(layout))) {
         continue;
       }
       const PlannedRun run =
           budgeted(
               layout, rows, all, static_cast<int64_t>(alone.spare_activations))
               .first;
-      if (run.fits() && found(run)) {
-        return true;
+      if (run.fits()) {
+        fitting_layout_ = ranks_of(layout);
+        if (found(run)) {
+          return true;
+        }
       }
       if (!run.fits() && search_.machine.host_bytes == kAnyHostBytes) {
-        never_on_host_.insert(layout.tensor); // nor with less of it
+        never_on_host_.insert(ranks_of(layout)); // nor with less of it
       }
     }
     return false;
@@ -1199,7 +1450,7 @@ class Search {
           layout,
           least_rows(),
           all_recomputed(),
-          unlimited_on_host_[layout.tensor]);
+          unlimited_on_host_[ranks_of(layout)]);
       if (alone &&
           static_cast<int64_t>(alone->spare_activations) <= available) {
         layouts.emplace_back(layout, *alone);
@@ -1385,16 +1636,19 @@ class Search {
 
   int batches_of(const Layout& layout) const {
     return search_.machine.devices /
-           (layout.tensor * layout.pipeline * context());
+           (layout.tensor * layout.pipeline * context_of(layout));
   }
 
-  /// Ranks that divide sequences or experts stay as they are given.
-  int context() const {
-    return given_.parallel.sizes.context;
+  /// Ranks that divide layers, and those that divide sequences.
+  std::pair<int, int> ranks_of(const Layout& layout) const {
+    return {layout.tensor, context_of(layout)};
+  }
+  int context_of(const Layout& layout) const {
+    return layout.context.value_or(given_.parallel.sizes.context);
   }
   int expert_of(const Layout& layout) const {
     const int expert = layout.expert.value_or(given_.parallel.sizes.expert);
-    return batches_of(layout) * context() % expert == 0 ? expert : 1;
+    return batches_of(layout) * context_of(layout) % expert == 0 ? expert : 1;
   }
 
   int64_t accumulate_of(const Layout& layout, int64_t rows) const {
@@ -1423,7 +1677,7 @@ class Search {
     std::vector<std::string> overrides{
         formatted("parallel.shard={}", batches_of(layout) / layout.replicas),
         formatted("parallel.data={}", layout.replicas),
-        formatted("parallel.context={}", context()),
+        formatted("parallel.context={}", context_of(layout)),
         formatted("parallel.expert={}", expert_of(layout)),
         formatted("parallel.tensor={}", layout.tensor),
         formatted("parallel.pipeline={}", layout.pipeline),
@@ -1480,6 +1734,14 @@ class Search {
     all.insert(all.end(), run.overrides.begin(), run.overrides.end());
     std::string key;
     if (few_layers) {
+      // Estimates say what is too much; so the same whatever there is.
+      for (size_t i = search_.overrides.size(); i < all.size(); ++i) {
+        if (all[i].starts_with("memory.host_bytes=")) {
+          all[i] = formatted(
+              "memory.host_bytes={}",
+              kAnyHostBytes / search_.machine.ranks_of_node());
+        }
+      }
       key = formatted("{} {}", search_.machine.devices, *few_layers);
       for (const std::string& override : all) {
         key += "\n" + override;
@@ -1690,7 +1952,7 @@ class Search {
   }
 
   void add(PlannedRun run, const Layout& layout) {
-    if (!runs_.empty() && run.changed.empty()) {
+    if (has_given_ && !runs_.empty() && run.changed.empty()) {
       return; // the configuration as it is, which is there
     }
     layouts_.push_back(layout);
@@ -1733,16 +1995,20 @@ class Search {
   int64_t most_recomputed_; ///< layers
   bool plans_fewer_layers_;
   bool estimates_layers_;
+  bool tries_contexts_; ///< other numbers of context ranks than the given one
   bool alike_stages_once_;
   RecomputationSearch recomputation_;
   int64_t examples_ = 0; ///< of a step
   int64_t given_examples_ = 0; ///< of the configuration as it is
   bool can_share_examples_ = true;
+  bool has_given_ = true; ///< `runs_` begins with the configuration as it is
   int64_t dry_runs_ = 0;
   std::map<EstimateKey, std::unique_ptr<RunEstimate>> estimates_;
-  /// each_least_on_host(), by tensor ranks.
-  std::map<int, UnlimitedRuns> unlimited_on_host_;
-  std::set<int> never_on_host_; ///< tensor ranks
+  /// each_least_on_host(), by ranks_of().
+  std::map<std::pair<int, int>, UnlimitedRuns> unlimited_on_host_;
+  std::set<std::pair<int, int>> never_on_host_; ///< ranks_of()
+  /// ranks_of() of the last that each_least_on_host() has found.
+  std::optional<std::pair<int, int>> fitting_layout_;
   std::vector<PlannedRun> runs_;
   std::vector<Layout> layouts_; ///< of `runs_`
   std::vector<PlannedRun> bounds_;

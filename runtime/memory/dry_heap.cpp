@@ -109,7 +109,7 @@ class FreeMappings {
 /// for what is computed: they have their pages of the system already.
 FreeMappings& free_mappings(bool were_written) {
   // Never destroyed, as the blocks. Linux allows a process 65530 mappings.
-  static auto* unwritten = new FreeMappings(4096);
+  static auto* unwritten = new FreeMappings(16384);
   static auto* written = new FreeMappings(16);
   return were_written ? *written : *unwritten;
 }

@@ -1162,8 +1162,9 @@ TEST_F(Plan, BoundsTheAllGathersOfPipelines) {
 TEST_F(Plan, EstimatesFromFewLayersWhereEachIsAGroup) {
   const auto can_estimate = [&](int features, const Names& overrides) {
     write_model(12, features);
-    return tasks::can_plan_fewer_layers(
-        tasks::read_training_config(folder_ / "train.json", overrides));
+    return tasks::model_layers(
+               tasks::read_training_config(folder_ / "train.json", overrides))
+        .can_be_fewer;
   };
   EXPECT_TRUE(can_estimate(128, {}));
   EXPECT_FALSE(can_estimate(64, {}));
@@ -1439,6 +1440,34 @@ TEST_F(Plan, OfAModuleIsThatOfItsConfiguration) {
     EXPECT_EQ(pick.recomputed_layers, best.recomputed.layers);
     EXPECT_EQ(pick.options.recompute_operators, best.recomputed.operators);
     EXPECT_DOUBLE_EQ(pick.step_seconds, best.time.total());
+    // And the command says the same.
+    const auto printed = nlohmann::json::parse(
+        run_tessera(
+            1,
+            {"plan",
+             (folder_ / "train.json").string(),
+             "--devices=1",
+             "--device=a100",
+             formatted("--device-memory={}", one.machine.device_bytes),
+             "--host-memory=1GiB",
+             "--reserve=0",
+             "--margin=0",
+             "--json"})
+            .output);
+    const auto& line = printed.at("runs").at(printed.at("best").get<size_t>());
+    EXPECT_EQ(line.at("device_bytes"), pick.device_bytes);
+    EXPECT_EQ(line.at("host_bytes"), pick.host_bytes);
+    EXPECT_EQ(line.at("overrides"), nlohmann::json(best.overrides));
+    EXPECT_DOUBLE_EQ(line.at("step_s"), pick.step_seconds);
+    Names options; // those of wrap()
+    std::copy_if(
+        best.changed.begin(),
+        best.changed.end(),
+        std::back_inserter(options),
+        [](const std::string& each) {
+          return !each.starts_with("training.") && !each.starts_with("model.");
+        });
+    EXPECT_EQ(pick.changed, options);
     found.insert(
         best.recomputed.column() + " " + best.residency + " " + best.offloaded);
   }

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <map>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,8 @@ struct FormulaRun {
   int64_t state_bytes = 6 * kGib; ///< of a layer
   int64_t kept_bytes = 256 * kMib;
   bool recomputes_layers = true;
+  int64_t max_length = 1024;
+  bool knows_context = true; ///< the task does
 
   int64_t in_full = 0; ///< dry runs
   int64_t few_layers = 0;
@@ -48,13 +51,17 @@ struct FormulaRun {
     sizes.shard = static_cast<int>(number("parallel.shard", 0));
     sizes.tensor = static_cast<int>(number("parallel.tensor", 1));
     sizes.pipeline = static_cast<int>(number("parallel.pipeline", 1));
+    sizes.context = static_cast<int>(number("parallel.context", 1));
+    if (sizes.context > 1 && !knows_context) {
+      throw std::invalid_argument("no context ranks");
+    }
     settings.engine.sharding.zero_stage = 3;
     settings.batch_size = number("training.batch_size", 1);
     settings.accumulate = number("training.accumulate", 32);
     settings.recomputed.layers = number("model.checkpoint_layers", 0);
     settings.recomputed.operators = values["recompute_operators"] == "true";
-    settings.max_length = number("model.max_length", 1024);
-    lengths += settings.max_length != 1024 ? 1 : 0;
+    settings.max_length = number("model.max_length", max_length);
+    lengths += settings.max_length != max_length ? 1 : 0;
     settings.tokens = settings.batch_size * settings.max_length;
     settings.layers = kLayers;
     settings.has_alike_layers = true;
@@ -87,7 +94,7 @@ struct FormulaRun {
         state_bytes * layers / devices;
     plan.activations_after_forward =
         ((layers - recomputed) * kept + recomputed * kept / 10) /
-        (sizes.tensor * sizes.pipeline);
+        (sizes.tensor * sizes.pipeline * sizes.context);
     plan.peak.engine = planned;
     plan.peak.activations = plan.activations_after_forward;
     plan.peak_bytes = plan.peak.total();
@@ -95,7 +102,7 @@ struct FormulaRun {
     work.flops =
         1e13 *
         static_cast<double>((3 * layers + recomputed) * settings.batch_size) /
-        (sizes.tensor * sizes.pipeline);
+        (sizes.tensor * sizes.pipeline * sizes.context);
     plan.operators = {work};
     return plan;
   }
@@ -171,8 +178,44 @@ TEST(PlanSearchWhereNothingFits, AsksFewLayersForTheLeast) {
   ASSERT_NE(length, nullptr);
   EXPECT_EQ(length->change, "model.max_length=256");
   EXPECT_FALSE(length->is_fastest);
-  EXPECT_LE(in_full, 20);
-  EXPECT_LE(run.few_layers, 80);
+  EXPECT_LE(in_full, 4);
+  EXPECT_LE(run.few_layers, 90);
+}
+
+/// Sequences of 128k tokens, of which a device has no room for one: ranks that
+/// divide them have, where nodes have no tensor ranks. Short ones are not tried,
+/// nor what the task does not know.
+TEST(PlanSearchOfLongSequences, DividesThemAmongContextRanks) {
+  FormulaRun run;
+  run.state_bytes = kGib;
+  run.kept_bytes = 16 * kMib;
+  run.max_length = 131072;
+  const auto answer_of = [&](bool in_full) {
+    PlanSearch search = run.search(8, 32 * kGib);
+    search.machine.devices_per_node = 1;
+    search.overrides = {"training.accumulate=8"};
+    search.in_full = in_full;
+    return search_plans(search);
+  };
+  const auto has_context = [](const PlanAnswer& answer) {
+    return std::any_of(
+        answer.runs.begin(), answer.runs.end(), [](const PlannedRun& each) {
+          return each.layout.find("context") != std::string::npos;
+        });
+  };
+  const PlanAnswer answer = answer_of(/*in_full=*/false);
+  ASSERT_TRUE(answer.best);
+  const PlannedRun& best = *answer.best_run();
+  EXPECT_NE(best.layout.find("context"), std::string::npos) << best.layout;
+  const PlanAnswer full = answer_of(/*in_full=*/true);
+  ASSERT_TRUE(full.best);
+  EXPECT_LE(best.time.total(), full.best_run()->time.total());
+
+  run.max_length = 4096;
+  EXPECT_FALSE(has_context(answer_of(/*in_full=*/false)));
+  run.max_length = 131072;
+  run.knows_context = false;
+  EXPECT_FALSE(has_context(answer_of(/*in_full=*/false)));
 }
 
 /// Where whole layers cannot be recomputed, that is not tried, and operators
