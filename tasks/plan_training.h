@@ -44,8 +44,8 @@ struct PlanReduction {
   /// Runs so many micro-batches of a step, which others are like; nothing: all.
   std::optional<int64_t> accumulate;
   /// Of pipeline stages in a row that have the same number of layers, which
-  /// have to be alike (ModelLayers::are_alike), only the first is run, which takes
-  /// the most memory. Its plan is that of the others too. Not with
+  /// have to be alike (ModelLayers::are_alike), only the first is run, which
+  /// takes the most memory. Its plan is that of the others too. Not with
   /// PipelineScheduleKind::kZeroBubble, where later ones take more.
   bool alike_stages_once = false;
 };

@@ -136,11 +136,11 @@ class GradientSum {
     // On the CPU, LibTorch copies what is of another dtype; in strips, little
     // at a time. On CUDA it does not, and each strip is a kernel.
     const int64_t rows = part.size(0);
-    const bool copies = part.scalar_type() != sums_ &&
-                        runtime::computes_on_cpu(part.device());
+    const bool copies =
+        part.scalar_type() != sums_ && runtime::computes_on_cpu(part.device());
     const int64_t strip =
         !copies ? rows
-            : std::max<int64_t>(kStripNumel * rows / part.numel(), 1);
+                : std::max<int64_t>(kStripNumel * rows / part.numel(), 1);
     for (int64_t row = 0; row < rows; row += strip) {
       const int64_t count = std::min(strip, rows - row);
       total_.narrow(0, row, count).add_(part.narrow(0, row, count));

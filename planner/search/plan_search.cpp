@@ -787,12 +787,20 @@ class Search {
 
   /// Adds the layout, one row at a time, if it fits. Few layers say where not,
   /// and how much is recomputed.
-  bool add_fitting(const Layout& layout) {
+  bool add_fitting(Layout layout) {
     const int64_t rows = least_rows();
     std::optional<PlannedRun> run;
     if (estimates_layers_) {
-      RunEstimate& estimate = estimate_of(layout, rows);
-      const auto found = estimate.least(search_.machine.available_bytes());
+      auto least = estimate_of(layout, rows).least_bytes();
+      if (!least && layout.tensor > 1) {
+        layout.sequence = false; // some models cannot, and some lengths
+        least = estimate_of(layout, rows).least_bytes();
+      }
+      if (!least || *least > search_.machine.available_bytes()) {
+        return false;
+      }
+      const auto found =
+          estimate_of(layout, rows).least(search_.machine.available_bytes());
       if (!found || (has_host() && found->host_bytes > host_bytes())) {
         return false;
       }
@@ -879,8 +887,7 @@ class Search {
       return try_other(other, best.batch_size);
     };
     if (best.time.shards > best.time.compute &&
-        best.time.exposed(&StepTime::shards) >
-            kLeastGain * best.time.total()) {
+        best.time.exposed(&StepTime::shards) > kLeastGain * best.time.total()) {
       const int nodes =
           search_.machine.devices / search_.machine.ranks_of_node();
       if (layout.pipeline == 1 && nodes > 1 &&
@@ -947,6 +954,10 @@ class Search {
         if (!least) {
           continue;
         }
+        if (try_other(other, rows)) {
+          return;
+        }
+        continue;
       }
       const auto run = least_recomputed(other, rows);
       if (run && run->fits()) {
@@ -1019,7 +1030,8 @@ class Search {
   /// The engine places what does not fit beside activations in host memory:
   /// state, then gradients, then weights. What activations take is found
   /// first, without a limit.
-  /// @param known parts that fit, so that others before them are tried; nothing:
+  /// @param known parts that fit, so that others before them are tried;
+  /// nothing:
   ///   all are.
   void try_budgets(
       Layout layout,
@@ -1344,8 +1356,8 @@ class Search {
       }
     }
     other.machine.host_bytes = enough.units << enough.shift;
-    const auto better = of_search(
-        other, [&](Search& search) -> std::optional<PlannedRun> {
+    const auto better =
+        of_search(other, [&](Search& search) -> std::optional<PlannedRun> {
           const PlannedRun* run =
               search.least_recomputed_on_host(enough.run, smaller);
           return run == nullptr ? std::nullopt : std::optional(*run);

@@ -299,8 +299,9 @@ TEST_F(PlannedTrainingRun, TakesWhatIsPlannedWithAReference) {
     expect_takes_what_is_planned("packed", config(packed));
     std::ofstream shorter(folder_ / "rows.jsonl");
     for (int i = 0; i < 64; ++i) {
-      shorter << json{{"prompt", "is"}, {"chosen", " it it it it it it it it it it it it it it it it"}, {"rejected", " is is is is is is is is is is is is is is is"}}
-              << "\n";
+      shorter
+          << json{{"prompt", "is"}, {"chosen", " it it it it it it it it it it it it it it it it"}, {"rejected", " is is is is is is is is is is is is is is is"}}
+          << "\n";
     }
     shorter.close();
     expect_takes_what_is_planned("several", config(packed));

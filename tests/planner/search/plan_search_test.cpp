@@ -183,8 +183,8 @@ TEST(PlanSearchWhereNothingFits, AsksFewLayersForTheLeast) {
 }
 
 /// Sequences of 128k tokens, of which a device has no room for one: ranks that
-/// divide them have, where nodes have no tensor ranks. Short ones are not tried,
-/// nor what the task does not know.
+/// divide them have, where nodes have no tensor ranks. Short ones are not
+/// tried, nor what the task does not know.
 TEST(PlanSearchOfLongSequences, DividesThemAmongContextRanks) {
   FormulaRun run;
   run.state_bytes = kGib;
