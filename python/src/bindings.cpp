@@ -19,6 +19,7 @@
 #include "tessera/sharding/paging/pager.h"
 #include "tessera/sharding/paging/pager_statistics.h"
 #include "tessera/sharding/tensor_parallel/divided_weight.h"
+#include "tessera/sharding/tensor_parallel/dtensor_rules.h"
 
 #include <pybind11/stl.h>
 #include <pybind11/stl/filesystem.h>
@@ -264,6 +265,11 @@ void bind_engine(py::module_& module) {
                        pager->has_lasting_memory(storage->page().number)
                    ? std::nullopt
                    : std::optional(storage->parameter_name());
+      });
+  module.def(
+      "check_no_part",
+      [](const at::Tensor& tensor, const std::string& function) {
+        sharding::check_records_no_weight(tensor, function.c_str());
       });
   module.def("full_sizes", [](const at::Tensor& parameter) {
     const auto* division = engine::division_of(parameter);

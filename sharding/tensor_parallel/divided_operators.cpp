@@ -464,18 +464,38 @@ bool has_compatible_shallow_copy_type(
         tag->parameter->name(),
         tensor.sizes(),
         from.sizes());
-    set_divided_tag(from, tag->parameter, tag->is_transposed);
+    set_divided_tag(from, tag->parameter, tag->is_transposed, tag->owner);
   }
   return at::_has_compatible_shallow_copy_type(tensor, from);
 }
 
+at::Tensor base_of(const at::Tensor& x) {
+  return x.is_view() ? at::Tensor(x._base()) : x;
+}
+
+/// The tag of `x`, or of the parameter that it is a view of; null if neither
+/// has one.
+const DividedTag* tag_of_view(const at::Tensor& x) {
+  const DividedTag* tag = divided_tag(x);
+  return tag == nullptr ? divided_tag(base_of(x)) : tag;
+}
+
+/// Whether `x` is a partition or a view of one, and no tensor that detach()
+/// made of it, by which code says that the part is meant.
+bool is_of_parameter(const at::Tensor& x) {
+  const at::Tensor base = base_of(x);
+  const DividedTag* tag = divided_tag(base);
+  return x.requires_grad() ||
+         (tag != nullptr && tag->owner == base.unsafeGetTensorImpl());
+}
+
 [[noreturn]] void fail_on_weight(const at::Tensor& x, const char* operation) {
-  const DividedParameter* parameter = divided_parameter(x);
+  const DividedTag* tag = tag_of_view(x);
   TESSERA_FAIL(
       "{}: this operator does not support {}, which is divided by a tensor plan; only linear, matmul, mm, addmm and embedding do. Leave its layer out of the plan. (weight.detach() is this rank's part; of a wrapped module, Engine::gather(), with GatherScope::full(), and Engine::for_each_parameter() have the whole.)",
       operation,
-      parameter == nullptr ? "a view of a weight"
-                           : "'" + parameter->name() + "'");
+      tag == nullptr ? "a view of a weight"
+                     : "'" + tag->parameter->name() + "'");
 }
 
 /// For operators that would mix a partition with whole tensors; others get the
@@ -488,6 +508,20 @@ void refuse_weights(
     check_no_weight(x, op.schema().name().c_str());
   });
   general_rule(op, keys, stack);
+}
+
+/// Casts of modules, which Module::to() makes parameter by parameter, are of
+/// parts; what casts a weight of a wrapped module takes the part for the whole.
+void cast_rule(
+    const c10::OperatorHandle& op,
+    c10::DispatchKeySet keys,
+    torch::jit::Stack* stack) {
+  for_each_tensor(op, *stack, [&](const at::Tensor& x, size_t) {
+    if (x.defined() && has_page_key(x)) {
+      check_records_no_weight(x, op.schema().name().c_str());
+    }
+  });
+  elementwise_rule(op, keys, stack);
 }
 
 void register_product_rules(torch::Library& library) {
@@ -539,7 +573,6 @@ void register_all() {
   for (const char* name :
        {"detach",
         "alias",
-        "_to_copy",
         "contiguous",
         "copy_",
         "zero_",
@@ -549,14 +582,19 @@ void register_all() {
         "full_like",
         "fill_.Scalar",
         "fill_.Tensor",
-        "leaky_relu",
         "leaky_relu_",
-        "elu",
         "elu_",
         "masked_fill_.Scalar",
         "masked_fill_.Tensor"}) {
     operators->impl(
         name, torch::CppFunction::makeFromBoxedFunction<&elementwise_rule>());
+  }
+  operators->impl(
+      "_to_copy", torch::CppFunction::makeFromBoxedFunction<&cast_rule>());
+  for (const char* name : {"leaky_relu", "elu"}) {
+    operators->impl(
+        name,
+        torch::CppFunction::makeFromBoxedFunction<&checked_elementwise_rule>());
   }
 }
 
@@ -588,16 +626,18 @@ void check_no_weight(const at::Tensor& x, const char* operation) {
 }
 
 void check_records_no_weight(const at::Tensor& x, const char* operation) {
-  // Of a wrapped module a part is never mistaken for the whole, as by a norm in
-  // a gather scope; detach() says that it is meant.
-  if (!x.defined() || !x.requires_grad() ||
-      (!at::GradMode::is_enabled() && !has_page_key(x)) ||
-      !x.key_set().has(kDividedKey) || is_dtensor(x)) {
+  if (!x.defined() || !x.key_set().has(kDividedKey) || is_dtensor(x)) {
     return;
   }
-  const DividedParameter* parameter = divided_parameter(x);
+  // Of a wrapped module a part is never mistaken for the whole, frozen or not,
+  // as by a norm in a gather scope.
+  if (has_page_key(x) ? !is_of_parameter(x)
+                      : !at::GradMode::is_enabled() || !x.requires_grad()) {
+    return;
+  }
+  const DividedTag* tag = tag_of_view(x);
   const bool is_of_one =
-      parameter != nullptr && parameter->tp->group->size() == 1;
+      tag != nullptr && tag->parameter->tp->group->size() == 1;
   if (!is_of_one && (!in_backward() || in_recomputation())) {
     fail_on_weight(x, operation);
   }

@@ -19,10 +19,12 @@ const DividedTag* divided_tag(const at::Tensor& tensor) {
 void set_divided_tag(
     const at::Tensor& tensor,
     std::shared_ptr<const DividedParameter> parameter,
-    bool is_transposed) {
+    bool is_transposed,
+    const c10::TensorImpl* owner) {
   auto tag = c10::make_intrusive<DividedTag>();
   tag->parameter = std::move(parameter);
   tag->is_transposed = is_transposed;
+  tag->owner = owner == nullptr ? tensor.unsafeGetTensorImpl() : owner;
   tensor.unsafeGetTensorImpl()->set_backend_meta(std::move(tag));
   add_key(tensor, kDividedKey);
 }

@@ -295,6 +295,14 @@ void elementwise_rule(
   }
 }
 
+void checked_elementwise_rule(
+    const c10::OperatorHandle& op,
+    c10::DispatchKeySet keys,
+    torch::jit::Stack* stack) {
+  check_weights(op, *stack);
+  elementwise_rule(op, keys, stack);
+}
+
 void general_rule(
     const c10::OperatorHandle& op,
     c10::DispatchKeySet keys,

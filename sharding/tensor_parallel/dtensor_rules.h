@@ -35,6 +35,12 @@ void elementwise_rule(
     c10::DispatchKeySet keys,
     torch::jit::Stack* stack);
 
+/// The same of operators that read, which do not support partitions of weights.
+void checked_elementwise_rule(
+    const c10::OperatorHandle& op,
+    c10::DispatchKeySet keys,
+    torch::jit::Stack* stack);
+
 /// Computes any operator: element by element, by those of which it consists, or
 /// on gathered operands.
 void general_rule(
@@ -54,9 +60,9 @@ torch::jit::Stack call_general(
 ///   which only some operators support.
 void check_no_weight(const at::Tensor& x, const char* operation);
 
-/// The same where autograd records what a model computes: a sum over a part of
-/// a weight would be taken for one over the whole. Elsewhere partitions are
-/// copied, initialized and looked at.
+/// The same where autograd records what a model computes, and of wrapped
+/// modules: a sum over a part of a weight would be taken for one over the
+/// whole. Elsewhere partitions are copied, initialized and looked at.
 void check_records_no_weight(const at::Tensor& x, const char* operation);
 
 void register_view_rules(torch::Library& library);

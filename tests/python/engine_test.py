@@ -677,6 +677,22 @@ def divided_layers(world):
         for name, part in model.named_parameters():
             assert torch.equal(scope.full(part), whole[name]), name
             assert whole[name].shape == plain.state_dict()[name].shape, name
+        up = model.blocks[0].up.weight
+        with torch.no_grad():
+            for read in (lambda: up.norm(),
+                         lambda: up.view(-1).norm(),
+                         lambda: up[0].sum(),
+                         lambda: up[0, 0].item(),
+                         lambda: up.double(),
+                         lambda: up.numpy(),
+                         lambda: up[0].numpy(),
+                         lambda: numpy.asarray(up),
+                         lambda: up.tolist(),
+                         lambda: up[:1].tolist()):
+                raises(read, "'blocks.0.up.weight'", "by a tensor plan",
+                       "detach()")
+        assert up.detach().numpy().shape == up.shape  # the part is meant
+        assert len(up.detach().tolist()) == len(up)
     engine.load_state_dict(dict(whole), strict=False)
     others = [world.rank % 2] + [index] * (count > 1)  # that have other values
     for other in others:

@@ -73,7 +73,7 @@ struct Plain {
 
 /// The net, divided over `tensor` ranks and sharded over the others.
 struct Divided {
-  Divided(World& world, int tensor, int zero_stage)
+  Divided(World& world, int tensor, int zero_stage, bool frozen)
       : mesh(
             {.shard = world.size() / tensor, .tensor = tensor},
             world.size(),
@@ -85,6 +85,11 @@ struct Divided {
         *net,
         {{"embed", kVocab}, {"up", kColumn}, {"down", kRow}},
         {&groups[ParallelGroup::kTensor]});
+    if (frozen) {
+      for (const char* name : {"embed.weight", "up.weight", "up.bias"}) {
+        net->named_parameters()[name].requires_grad_(false);
+      }
+    }
     EngineOptions options;
     options.sharding.groups.min_group_numel = 0;
     options.sharding.zero_stage = zero_stage;
@@ -131,10 +136,12 @@ struct Layout {
 
 constexpr Layout kLayouts[] = {{2, 2, 3}, {3, 3, 1}, {4, 2, 3}};
 
-void on_layouts(const std::function<void(World&, Divided&, Plain&)>& body) {
+void on_layouts(
+    const std::function<void(World&, Divided&, Plain&)>& body,
+    bool frozen = false) {
   for (const Layout& layout : kLayouts) {
     tests::run_ranks(layout.world, [&](World& world) {
-      Divided divided(world, layout.tensor, layout.zero_stage);
+      Divided divided(world, layout.tensor, layout.zero_stage, frozen);
       Plain plain(layout.world / layout.tensor);
       body(world, divided, plain);
     });
@@ -257,36 +264,67 @@ TEST(FullValues, AreReadAndWrittenInScopes) {
 }
 
 // A part that is taken for the whole: other numbers on every rank, and no word.
+void expect_refused(const at::Tensor& weight, const std::string& name) {
+  for (const auto& read : std::vector<std::function<void()>>{
+           [&] { weight.norm(); },
+           [&] { weight.sum(); },
+           [&] { weight.mean(); },
+           [&] { weight.max(); },
+           [&] { weight.abs().max(); },
+           [&] { weight.clone(); },
+           [&] { weight.isfinite().all(); },
+           [&] { weight.view(-1).norm(); },
+           [&] { weight.flatten().max(); },
+           [&] { weight.unsqueeze(0).sum(); },
+           [&] { weight.transpose(0, -1).mean(); },
+           [&] { weight[0].abs(); },
+           [&] { weight.slice(0, 0, 1).view(-1)[0].item(); },
+           [&] { weight.unsqueeze(0).chunk(1)[0].clone(); },
+           [&] { weight.to(torch::kFloat).norm(); },
+           [&] { weight.view(-1).to(torch::kFloat); }}) {
+    expect_error(
+        read,
+        {"which is divided by a tensor plan",
+         "GatherScope::full()",
+         "for_each_parameter()",
+         name.c_str()});
+  }
+  // The part is meant.
+  EXPECT_GT(weight.detach().norm().item<double>(), 0);
+  EXPECT_GT(weight.detach().view(-1).norm().item<double>(), 0);
+  EXPECT_GT(weight.data().flatten().norm().item<double>(), 0);
+  EXPECT_TRUE(weight.view(-1).equal(weight.detach().view(-1)));
+}
+
 TEST(FullValues, PartsAreNotTakenForThem) {
-  on_layouts([](World&, Divided& divided, Plain& plain) {
-    const torch::NoGradGuard no_grad;
-    const GatherScope scope = divided.engine->gather();
-    for (const at::Tensor& weight :
-         {divided.net->up->weight,
-          divided.net->up->bias,
-          divided.net->down->weight,
-          divided.net->embed->weight}) {
-      for (const auto& read : std::vector<std::function<void()>>{
-               [&] { weight.norm(); },
-               [&] { weight.sum(); },
-               [&] { weight.mean(); },
-               [&] { weight.max(); },
-               [&] { weight.abs().max(); },
-               [&] { weight.clone(); },
-               [&] { weight.isfinite().all(); }}) {
-        expect_error(
-            read,
-            {"which is divided by a tensor plan",
-             "GatherScope::full()",
-             "for_each_parameter()"});
-      }
-      EXPECT_GT(weight.detach().norm().item<double>(), 0); // the part is meant
-    }
-    EXPECT_NEAR(
-        divided.net->down->bias.norm().item<double>(),
-        plain.values.at("down.bias").norm().item<double>(),
-        1e-12);
-  });
+  for (const bool frozen : {false, true}) {
+    on_layouts(
+        [](World&, Divided& divided, Plain& plain) {
+          const auto parameters = divided.net->named_parameters();
+          const auto expect_all_refused = [&] {
+            for (const char* name :
+                 {"up.weight", "up.bias", "down.weight", "embed.weight"}) {
+              SCOPED_TRACE(name);
+              expect_refused(parameters[name], name);
+            }
+          };
+          const torch::NoGradGuard no_grad;
+          expect_all_refused();
+          {
+            const c10::InferenceMode inference;
+            const at::Tensor weight = divided.net->up->weight;
+            expect_error([&] { weight.norm(); }, {"'up.weight'"});
+            expect_error([&] { weight.view(-1).norm(); }, {"'up.weight'"});
+          }
+          const GatherScope scope = divided.engine->gather();
+          expect_all_refused();
+          EXPECT_NEAR(
+              divided.net->down->bias.norm().item<double>(),
+              plain.values.at("down.bias").norm().item<double>(),
+              1e-12);
+        },
+        frozen);
+  }
 }
 
 } // namespace tessera::engine::full_values_test

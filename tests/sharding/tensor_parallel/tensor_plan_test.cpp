@@ -382,6 +382,8 @@ TEST(TensorPlan, SaysWhatCannotBeDivided) {
         {"max", [&] { weight.max(); }},
         {"mul", [&] { weight * 2; }},
         {"softmax", [&] { weight.softmax(0); }},
+        {"leaky_relu", [&] { torch::leaky_relu(weight); }},
+        {"elu", [&] { torch::elu(weight); }},
         {"stack",
          [&] {
            torch::stack({weight, weight});
@@ -396,6 +398,7 @@ TEST(TensorPlan, SaysWhatCannotBeDivided) {
       compute();
     }
     expect_error([&] { weight.norm(); }, {"'head.weight'"});
+    expect_error([&] { weight[0].norm(); }, {"'head.weight'"});
     EXPECT_TRUE(weight.equal(weight.detach().clone()));
     EXPECT_TRUE(weight.equal(weight));
     EXPECT_EQ(weight.detach().sum().dim(), 0);
