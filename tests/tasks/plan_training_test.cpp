@@ -291,20 +291,6 @@ TEST_F(PlannedTrainingRun, TakesWhatIsPlannedWithAReference) {
     Names accumulated = good;
     accumulated.emplace_back("training.accumulate=2");
     expect_takes_what_is_planned("accumulated", config(accumulated));
-    // In documents of rows that are as long as a pair, or as several.
-    const Names packed{
-        "preference.reference_free=true",
-        "data.packed=true",
-        "model.max_length=256"};
-    expect_takes_what_is_planned("packed", config(packed));
-    std::ofstream shorter(folder_ / "rows.jsonl");
-    for (int i = 0; i < 64; ++i) {
-      shorter
-          << json{{"prompt", "is"}, {"chosen", " it it it it it it it it it it it it it it it it"}, {"rejected", " is is is is is is is is is is is is is is is"}}
-          << "\n";
-    }
-    shorter.close();
-    expect_takes_what_is_planned("several", config(packed));
     EXPECT_EQ(planned_tokens(config(good)), 2 * 128);
     EXPECT_EQ(planned_tokens(config({}, "reward")), 2 * 2 * 128);
     const Names free{"preference.reference_free=true"};
