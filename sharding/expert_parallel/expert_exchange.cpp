@@ -16,6 +16,7 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/core/GradMode.h>
 
 #include <string>
 #include <vector>
@@ -86,15 +87,16 @@ std::vector<int64_t> numbers_in(const at::Tensor& host) {
 
 /// Applies the experts of this rank one after another.
 /// @param counts number of rows of each.
+/// @param skips_empty those without rows are not called.
 at::Tensor apply_in_turn(
     const at::Tensor& rows,
     const std::vector<int64_t>& counts,
-    bool skip_empty,
+    bool skips_empty,
     const ExpertFunction& expert) {
   const std::vector<at::Tensor> inputs = rows.split_with_sizes(counts);
   std::vector<at::Tensor> results;
   for (size_t e = 0; e < counts.size(); ++e) {
-    if (counts[e] > 0 || !skip_empty) {
+    if (counts[e] > 0 || !skips_empty) {
       results.push_back(expert(static_cast<int64_t>(e), inputs[e]));
     }
   }
@@ -130,7 +132,7 @@ at::Tensor apply_elsewhere(
       apply_in_turn(
           inputs,
           numbers_in(traffic.taken_on_host.sum(0)),
-          /*skip_empty=*/false,
+          /*skips_empty=*/false,
           expert),
       1 / size);
   const at::Tensor by_rank =
@@ -182,7 +184,7 @@ at::Tensor apply_experts(
                        : apply_in_turn(
                              rows,
                              numbers_in(traffic.sent_on_host),
-                             /*skip_empty=*/true,
+                             /*skips_empty=*/!at::GradMode::is_enabled(),
                              expert);
   const at::Tensor by_choice =
       at::zeros({tokens.size(0) * choices, tokens.size(1)}, results.options())

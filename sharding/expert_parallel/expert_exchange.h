@@ -48,8 +48,10 @@ using ExpertFunction =
 /// Waits once for the device, for the number of rows per expert, which is
 /// data-dependent; backward does not wait. With a group, it is collective, in
 /// backward too; every rank calls all of its experts in order, and the number
-/// of tokens may differ between ranks. Without a group, experts that no token
-/// chose are not called.
+/// of tokens may differ between ranks. Experts that no token chose have
+/// gradients of zeros, as weights have that experts share in one tensor: in any
+/// layout an optimizer moves them by their momentum. Without a group and without
+/// gradients they are not called.
 /// @param tokens [tokens, features].
 /// @param routing of these tokens over `experts`.
 /// @param group must outlive the graph; null: all experts are on this rank.

@@ -148,7 +148,6 @@ TEST(ExpertExchange, WithoutAGroupAllExpertsAreHere) {
       kExperts,
       nullptr,
       [&](int64_t e, const at::Tensor& rows) {
-        EXPECT_GT(rows.size(0), 0);
         return torch::tanh(rows.matmul(weights.experts[e]));
       });
   EXPECT_TRUE(result.allclose(
@@ -177,6 +176,42 @@ TEST(ExpertExchange, ExpertsWithoutTokensTakePart) {
     ASSERT_TRUE(scales.grad().defined());
     EXPECT_EQ(scales.grad()[1].item<double>(), 0.0);
     EXPECT_EQ(scales.grad()[0].ne(0).item<bool>(), world.rank() == 0);
+  });
+}
+
+// An optimizer treats them as those on ranks of their own.
+TEST(ExpertExchange, ExpertsWithoutTokensHaveZeroGradients) {
+  tests::run_ranks(1, [](World&) {
+    const at::Tensor tokens = numbers({5, kFeatures}, 3);
+    const ExpertRouting routing = route_tokens(
+        torch::tensor({9.0, 0.0, 0.0, 0.0}, at::kDouble).expand({5, kExperts}),
+        {.experts_per_token = 1});
+    std::vector<at::Tensor> scales;
+    for (int64_t e = 0; e < kExperts; ++e) {
+      scales.push_back(torch::ones({1}, at::kDouble).requires_grad_());
+    }
+    std::vector<int64_t> called;
+    const auto apply = [&] {
+      called.clear();
+      return apply_experts(
+          tokens,
+          routing,
+          kExperts,
+          nullptr,
+          [&](int64_t e, const at::Tensor& rows) {
+            called.push_back(e);
+            return rows * scales[static_cast<size_t>(e)];
+          });
+    };
+    apply().sum().backward();
+    for (int64_t e = 0; e < kExperts; ++e) {
+      const at::Tensor& gradient = scales[static_cast<size_t>(e)].grad();
+      ASSERT_TRUE(gradient.defined()) << e;
+      EXPECT_EQ(gradient.ne(0).item<bool>(), e == 0) << e;
+    }
+    const torch::NoGradGuard no_grad;
+    apply();
+    EXPECT_EQ(called, std::vector<int64_t>{0});
   });
 }
 
