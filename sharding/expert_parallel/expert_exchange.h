@@ -50,8 +50,8 @@ using ExpertFunction =
 /// backward too; every rank calls all of its experts in order, and the number
 /// of tokens may differ between ranks. Experts that no token chose have
 /// gradients of zeros, as weights have that experts share in one tensor: in any
-/// layout an optimizer moves them by their momentum. Without a group and without
-/// gradients they are not called.
+/// layout an optimizer moves them by their momentum. Without a group and
+/// without gradients they are not called.
 /// @param tokens [tokens, features].
 /// @param routing of these tokens over `experts`.
 /// @param group must outlive the graph; null: all experts are on this rank.
