@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <limits>
 #include <map>
 #include <stdexcept>
 #include <string>
@@ -207,9 +208,20 @@ TEST(PlanSearchOfLongSequences, DividesThemAmongContextRanks) {
   ASSERT_TRUE(answer.best);
   const PlannedRun& best = *answer.best_run();
   EXPECT_NE(best.layout.find("context"), std::string::npos) << best.layout;
-  const PlanAnswer full = answer_of(/*in_full=*/true);
-  ASSERT_TRUE(full.best);
-  EXPECT_LE(best.time.total(), full.best_run()->time.total());
+  // Stages of the formula's run have no forward and backward of their own, so
+  // that only layouts without them compare.
+  const auto seconds_of = [](const PlanAnswer& found) {
+    double least = std::numeric_limits<double>::infinity();
+    for (const PlannedRun& each : found.runs) {
+      if (each.fits() && each.layout.find("pipeline") == std::string::npos) {
+        least = std::min(least, each.time.total());
+      }
+    }
+    return least;
+  };
+  const double in_full = seconds_of(answer_of(/*in_full=*/true));
+  EXPECT_LT(in_full, 1000);
+  EXPECT_LE(seconds_of(answer), in_full);
 
   run.max_length = 4096;
   EXPECT_FALSE(has_context(answer_of(/*in_full=*/false)));
