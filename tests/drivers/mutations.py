@@ -402,10 +402,24 @@ MUTATIONS = [
     Mutation(
         "attention with a mask gets grouped heads on devices",
         "zoo/layers/attention_function.cpp",
-        "return call.mask.defined() && !runtime::computes_on_cpu(call.query.device());",
+        "return mask.defined() && !runtime::computes_on_cpu(call.query.device());",
         "return false;",
         "FusedAttention.*",
         "vdev_tests",
+    ),
+    Mutation(
+        "blocks of frozen weights begin anywhere in a shard",
+        "sharding/pages/page_spec.cpp",
+        "alignment = std::max(alignment, page.resting_format->unit_numel());",
+        "alignment = std::max<int64_t>(alignment, 1);",
+        "FrozenPages/*",
+    ),
+    Mutation(
+        "operators see what was written to frozen weights, and not its blocks",
+        "sharding/paging/gather_scopes.cpp",
+        "page.ranks.is_divided() || page.spec().resting_format.has_value();",
+        "page.ranks.is_divided();",
+        "FrozenPages.WrittenValuesAreRoundedToBlocks",
     ),
     Mutation(
         "the memory table has no row of libraries",

@@ -40,7 +40,7 @@ WAITS = [
     *waits_of(
         "sharding/pages/page_memory.cpp",
         "lane.wait_for(slot_.after);",
-        after("communicator_->size()); }", "ready_ = lane_->mark();"),
+        after("wire_ = at::Tensor(); }", "ready_ = lane_->mark();"),
         after("attach(full_in_slot());", "use_on_current_stream();"),
         "ready_.block(*stream);",
         "ready_ = std::move(written);",
