@@ -154,6 +154,13 @@ TaskScore evaluate_run(
   if (!trained.adapter.empty()) {
     zoo::load_lora(*task.model, trained.adapter);
   }
+  if (trained.adapter.empty()) {
+    // All of it was trained, and none of it rested in blocks.
+    config.engine.precision.frozen_weights = FrozenWeights::kNone;
+    for (ModuleRule& rule : config.engine.sharding.modules) {
+      rule.options.frozen_weights.reset();
+    }
+  }
   freeze(*task.model);
   if (config.task->make_loss != nullptr) {
     task.loss = loss_of_run(config, world, parallel, task);

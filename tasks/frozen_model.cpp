@@ -125,6 +125,8 @@ FrozenModel::FrozenModel(
   engine.sharding.zero_stage = 3;
   engine.sharding.modules = {};
   engine.precision = config.engine.precision;
+  // That is for the model that is trained.
+  engine.precision.frozen_weights = FrozenWeights::kNone;
   if (options.dtype) {
     engine.precision.parameters =
         *options.dtype == at::kFloat ? std::nullopt : options.dtype;

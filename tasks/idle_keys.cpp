@@ -501,6 +501,12 @@ const std::vector<KeyRule>& key_rules() {
       {"precision.buffers", nullptr, nullptr},
       {"precision.master_weights", nullptr, nullptr},
       {"precision.norms_in_float32", nullptr, nullptr},
+      {"precision.frozen_weights",
+       nullptr,
+       [](Setting& setting) {
+         return reason(
+             !setting.config().lora, "all weights are trained: set model.lora");
+       }},
       {"loss_scale.fixed", nullptr, nullptr},
       {"loss_scale.initial", nullptr, without_scale},
       {"loss_scale.growth_factor", nullptr, without_scale},

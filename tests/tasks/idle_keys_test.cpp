@@ -39,14 +39,20 @@ TEST(IdleKeys, AreNamedWithTheReason) {
   const auto found = lines_of(
       "language_model",
       {},
-      {"optimizer.ema_warmup=true", "loss_scale.initial=8"});
-  ASSERT_EQ(found.size(), 2U);
+      {"optimizer.ema_warmup=true",
+       "precision.frozen_weights=nf4",
+       "loss_scale.initial=8"});
+  ASSERT_EQ(found.size(), 3U);
   EXPECT_EQ(
       found[0],
       "optimizer.ema_warmup has no effect, because there are no averages: set "
       "optimizer.ema_decay");
-  EXPECT_TRUE(found[1].starts_with("loss_scale.initial has no effect"))
-      << found[1];
+  EXPECT_EQ(
+      found[1],
+      "precision.frozen_weights has no effect, because all weights are trained: "
+      "set model.lora");
+  EXPECT_TRUE(found[2].starts_with("loss_scale.initial has no effect"))
+      << found[2];
 }
 
 TEST(IdleKeys, AreThoseOfTheTask) {

@@ -6,6 +6,7 @@
 #include "tools/run_forked.h"
 #include "tools/trained_run.h"
 
+#include <cmath>
 #include <cstdio>
 
 namespace tessera::train_lora_test {
@@ -103,6 +104,38 @@ TEST(TrainLora, LeavesAnAdapterThatEvalScores) {
         << expected << " is not in:\n"
         << score.output;
   }
+}
+
+// The base in four bits: the same under any number of ranks, and scored so.
+TEST(TrainLora, RestsOnABaseInBlocks) {
+  const Runs runs;
+  const std::vector<std::string> in_blocks{
+      "precision.frozen_weights=nf4_double"};
+  runs.train("exact", 1, kEight);
+  runs.train("alone", 1, kEight + in_blocks);
+  runs.train("divided", 2, {"training.batch_size=4", in_blocks.front()});
+  const auto exact = losses_of(runs.folder("exact"));
+  const auto alone = losses_of(runs.folder("alone"));
+  const auto divided = losses_of(runs.folder("divided"));
+  ASSERT_EQ(alone.size(), 4U);
+  ASSERT_EQ(divided.size(), 4U);
+  EXPECT_GT(std::abs(alone[0] - exact[0]), 1e-4);
+  EXPECT_NEAR(alone[0], exact[0], 0.1);
+  for (size_t i = 0; i < alone.size(); ++i) {
+    // Float32 sums in other orders, over four steps of AdamW.
+    EXPECT_NEAR(divided[i], alone[i], 5e-4) << "step " << i + 1;
+  }
+  // On the base as it was trained on.
+  std::ifstream result(runs.folder("alone") / "result.json");
+  const double loss = nlohmann::json::parse(result).at("heldout_loss");
+  char expected[64];
+  std::snprintf(expected, sizeof(expected), "loss %.4f", loss);
+  const auto score =
+      tests::run_forked(1, {"eval", runs.folder("alone").string()});
+  EXPECT_EQ(score.exit_code, 0) << score.output;
+  EXPECT_NE(score.output.find(expected), std::string::npos)
+      << expected << " is not in:\n"
+      << score.output;
 }
 
 TEST(TrainLora, HasTheLossesOfOneRankUnderAnyLayout) {
