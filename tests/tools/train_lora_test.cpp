@@ -113,7 +113,10 @@ TEST(TrainLora, RestsOnABaseInBlocks) {
       "precision.frozen_weights=nf4_double"};
   runs.train("exact", 1, kEight);
   runs.train("alone", 1, kEight + in_blocks);
-  runs.train("divided", 2, {"training.batch_size=4", in_blocks.front()});
+  runs.train(
+      "divided",
+      2,
+      {"training.batch_size=2", "training.accumulate=2", in_blocks.front()});
   const auto exact = losses_of(runs.folder("exact"));
   const auto alone = losses_of(runs.folder("alone"));
   const auto divided = losses_of(runs.folder("divided"));
