@@ -38,8 +38,8 @@ struct PagedParameter {
 /// differ between ranks with other experts.
 struct PageSpec {
   // What belongs together, by group_parameters(). All parameters have the same
-  // dtype and requires_grad, and all or none are of divided experts, and are
-  // sent as they are.
+  // dtype, requires_grad and frozen_weights, and all or none are of divided
+  // experts, and are sent as they are.
   std::string name; ///< path of the module, e.g. "encoder.layer.3"
   std::vector<PagedParameter> parameters; ///< in registration order; not empty
   /// The parameters come from several places in the model, so their gradients
