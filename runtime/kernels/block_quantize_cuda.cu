@@ -32,6 +32,17 @@ __device__ uint32_t block_largest(uint32_t local) {
   return largest;
 }
 
+/// The bits of the largest magnitude of values, for all threads of the block.
+template <typename T>
+__device__ uint32_t largest_magnitude(const T* values, int64_t count) {
+  uint32_t largest = 0;
+  for (int64_t i = threadIdx.x; i < count; i += kThreads) {
+    const uint32_t local = bits_of(widen(values[i])) & 0x7fffffff;
+    largest = local > largest ? local : largest;
+  }
+  return block_largest(largest);
+}
+
 /// The sum over the threads of the block, for all of them, see kSignLanes.
 template <typename T>
 __device__ T block_sum(T local) {
@@ -79,12 +90,7 @@ __device__ void encode_block(
   const BlockView view = view_of(all, part, block);
   const T* values =
       static_cast<const T*>(all.values) + part * all.numel + view.first;
-  uint32_t largest = 0;
-  for (int64_t i = threadIdx.x; i < view.count; i += kThreads) {
-    const uint32_t local = bits_of(widen(values[i])) & 0x7fffffff;
-    largest = local > largest ? local : largest;
-  }
-  largest = block_largest(largest);
+  const uint32_t largest = largest_magnitude(values, view.count);
   uint8_t* codes = view.wire + all.format.code_bytes(view.first);
   if (all.format.type == CodeType::kSign) {
     float sum = 0;
@@ -216,12 +222,8 @@ __device__ float encode_nf4(
   const BlockView view = view_of(all, part, block);
   const T* values =
       static_cast<const T*>(all.values) + part * all.numel + view.first;
-  uint32_t largest = 0;
-  for (int64_t i = threadIdx.x; i < view.count; i += kThreads) {
-    const uint32_t local = bits_of(widen(values[i])) & 0x7fffffff;
-    largest = local > largest ? local : largest;
-  }
-  const BlockScale scale = block_scale(CodeType::kNf4, block_largest(largest));
+  const BlockScale scale =
+      block_scale(CodeType::kNf4, largest_magnitude(values, view.count));
   const auto code_of = [&](int64_t i) {
     return i < view.count && scale.inverse != 0
                ? nf4_code(__fmul_rn(widen(values[i]), scale.inverse))
