@@ -773,12 +773,9 @@ def rates_of_checkpoints(world):
         0.125, 0.5, 0.125 * 0.002 / 0.01]
 
 
-def adapters(world):
-    """A LoRA model of PEFT: only the adapter is trained and has state."""
+def adapted_twins(config):
+    """A LLaMA with the adapter twice, plain and wrapped, each with AdamW."""
     import peft
-    config = peft.LoraConfig(
-        r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"],
-        init_lora_weights=False)
     torch.manual_seed(0)
     plain = peft.get_peft_model(architectures.make_model("llama"), config)
     model = copy.deepcopy(plain)
@@ -788,6 +785,16 @@ def adapters(world):
     optimizer = torch.optim.AdamW(
         [p for p in plain.parameters() if p.requires_grad], lr=0.01,
         weight_decay=0.0)
+    return plain, optimizer, model, engine
+
+
+def adapters(world):
+    """A LoRA model of PEFT: only the adapter is trained and has state."""
+    import peft
+    config = peft.LoraConfig(
+        r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"],
+        init_lora_weights=False)
+    plain, optimizer, model, engine = adapted_twins(config)
     for step in range(3):
         for rank in range(world.size):
             loss = architectures.loss_of(
@@ -823,15 +830,7 @@ def adapters_that_read_gradients(world):
     config = peft.AdaLoraConfig(
         init_r=4, target_r=2, tinit=1, tfinal=2, deltaT=1, total_step=6,
         target_modules=["q_proj", "v_proj"])
-    torch.manual_seed(0)
-    plain = peft.get_peft_model(architectures.make_model("llama"), config)
-    model = copy.deepcopy(plain)
-    engine = tessera.wrap(
-        model, optimizer={"type": "adamw", "lr": 0.01, "weight_decay": 0.0},
-        **SMALL)
-    optimizer = torch.optim.AdamW(
-        [p for p in plain.parameters() if p.requires_grad], lr=0.01,
-        weight_decay=0.0)
+    plain, optimizer, model, engine = adapted_twins(config)
     for step in range(6):
         for rank in range(world.size):
             loss = architectures.loss_of(
