@@ -76,6 +76,7 @@ TaskScore evaluate_checkpoint(
   Engine engine = wrap_model(world, parallel, config, task.model);
   engine::load_run_checkpoint(
       engine, checkpoint.path, engine::CheckpointUse::kRead, {});
+  log_values_of_new_weights(*task.model, checkpoint.path);
   const auto averaged = averages_of_run(config, engine);
   return score(config, task, engine, parallel);
 }
@@ -153,6 +154,7 @@ TaskScore evaluate_run(
   Task task = config.task->open(config, world, parallel, state);
   if (!trained.adapter.empty()) {
     zoo::load_lora(*task.model, trained.adapter);
+    log_values_of_new_weights(*task.model, trained.adapter);
   }
   if (trained.adapter.empty()) {
     // All of it was trained, and none of it rested in blocks.

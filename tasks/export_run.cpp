@@ -84,6 +84,7 @@ void export_run(const ExportOptions& options) {
   Engine engine = wrap_model(world, parallel, config, task.model);
   const int64_t step = engine::load_run_checkpoint(
       engine, checkpoint.path, engine::CheckpointUse::kRead, {});
+  log_values_of_new_weights(*task.model, checkpoint.path);
   const ExportFolders folders = folders_of(options, config);
   const auto averaged = averages_of_run(config, engine);
   export_model(config, engine, *task.model, folders);

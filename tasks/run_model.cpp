@@ -34,6 +34,16 @@ namespace tessera::tasks {
 
 namespace fs = std::filesystem;
 
+void log_values_of_new_weights(
+    const zoo::Model& model,
+    const fs::path& origin) {
+  if (!model.newly_initialized().empty() && is_log_rank_zero()) {
+    log_info(
+        "the weights that were newly initialized take the values of {}",
+        origin.string());
+  }
+}
+
 std::function<bool(const zoo::TiedHead&)> unties_of(
     const TrainingConfig& config) {
   return config.lora ? unties_of(config.lora->adapter)

@@ -58,6 +58,13 @@ std::shared_ptr<zoo::Model> pretrained_model(
 /// Collective.
 void add_lora(const TrainingConfig& config, World& world, zoo::Model& model);
 
+/// Says whose values replace those of weights that were logged as newly
+/// initialized, if there are such.
+/// @param origin a checkpoint, or the folder of an adapter.
+void log_values_of_new_weights(
+    const zoo::Model& model,
+    const std::filesystem::path& origin);
+
 /// Sets OptimizerOptions::other_names to the names that the parameters on this
 /// rank have in files of the model, or of its adapter, if patterns are to match
 /// them.

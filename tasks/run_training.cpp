@@ -530,9 +530,15 @@ void start_from(
     Engine& engine,
     const zoo::Model& model) {
   const TrainerOptions& trainer = config.trainer;
-  if (!config.start_from ||
-      (trainer.resume &&
-       engine::checkpoint_to_resume(trainer.run_folder, trainer.resume_from))) {
+  if (trainer.resume) {
+    const auto resumed =
+        engine::checkpoint_to_resume(trainer.run_folder, trainer.resume_from);
+    if (resumed) {
+      log_values_of_new_weights(model, *resumed);
+      return;
+    }
+  }
+  if (!config.start_from) {
     return;
   }
   const auto& path = config.start_from->path;

@@ -10,6 +10,7 @@
 #include "tessera/sharding/lazy/move_module.h"
 #include "tessera/tasks/question_answering_data.h"
 #include "tessera/tasks/run_folder.h"
+#include "tessera/tasks/run_model.h"
 #include "tessera/zoo/adapters/lora.h"
 #include "tessera/zoo/heads/head.h"
 #include "tessera/zoo/models/pretrained.h"
@@ -101,6 +102,7 @@ TrainedModel of_run(
     torch::manual_seed(config.seed);
     model = config.task->base_model(config, zoo::LayerContext());
     zoo::load_lora(*model, run.adapter);
+    log_values_of_new_weights(*model, run.adapter);
   }
   auto head = model->head();
   return {folder, std::move(config), std::move(model), std::move(head)};

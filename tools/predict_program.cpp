@@ -14,6 +14,7 @@
 #include "tessera/tasks/question_answering_data.h"
 #include "tessera/tasks/reward_predictor.h"
 #include "tessera/tasks/reward_task.h"
+#include "tessera/tasks/run_folder.h"
 #include "tessera/tasks/text_classification_task.h"
 #include "tessera/tasks/text_predictor.h"
 
@@ -65,6 +66,12 @@ void predict_texts(
       arguments.text_keys.size());
   if (!arguments.text_keys.empty()) {
     columns.texts = arguments.text_keys;
+  }
+  if (columns.texts.size() == 1 && arguments.inputs.size() == 2 &&
+      arguments.text_keys.empty() && !tasks::is_run_folder(arguments.model)) {
+    // A folder does not say whether it was trained on pairs.
+    log_info(
+        "each of the two texts is classified alone; for a pair name both keys, such as --text-key premise --text-key hypothesis");
   }
   const text::TextRowOptions rows = columns.rows;
   const auto predictor = tasks::TextPredictor::open(std::move(trained), device);

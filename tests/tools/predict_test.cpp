@@ -186,14 +186,19 @@ TEST_F(Predict, IntegerLabelsWithTheProbabilitiesThatAreScored) {
   EXPECT_NE(array.output.find("is a JSON array"), std::string::npos)
       << array.output;
   // The folder of the model does as well.
-  EXPECT_EQ(
-      lines(
-          {"predict",
-           (run_ / "model").string(),
-           "a game of cards",
-           "--top",
-           "2"}),
-      given);
+  const std::string model = (run_ / "model").string();
+  EXPECT_EQ(lines({"predict", model, "a game of cards", "--top", "2"}), given);
+  // It does not say whether two texts are a pair; a run does.
+  for (const auto& [source, is_told] :
+       {std::pair(model, true), std::pair(run_.string(), false)}) {
+    const auto two = run_forked(1, {"predict", source, "a game", "a server"});
+    EXPECT_EQ(two.exit_code, 0) << two.output;
+    EXPECT_EQ(
+        two.output.find("each of the two texts is classified alone") !=
+            std::string::npos,
+        is_told)
+        << two.output;
+  }
   const auto scored = lines({"eval", run_.string()});
   ASSERT_FALSE(scored.empty());
   EXPECT_NE(scored.back().find("of 24 texts"), std::string::npos);
@@ -296,6 +301,29 @@ TEST_F(Predict, AHeadThatIsTrainedFurtherKeepsItsNames) {
       std::istreambuf_iterator<char>(before),
       std::istreambuf_iterator<char>(),
       std::istreambuf_iterator<char>(after)));
+}
+
+// What a checkpoint's head was when its model was read is not what it is.
+TEST_F(Predict, ReplacedValuesOfANewHeadAreTold) {
+  const std::vector<std::string> keys{"training.save_every=3"};
+  train([](int i) { return with_label(i, i % 2 == 0 ? "a" : "b"); }, keys);
+  const std::string told =
+      "the weights that were newly initialized take the values of " +
+      (run_ / "checkpoints" / "step-000003").string();
+  const std::string to = (folder_ / "exported").string();
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"eval", run_.string(), "--from", "step-3"},
+        {"export", run_.string(), "--from", "step-3", "--to", to},
+        {"train",
+         (run_ / "config.json").string(),
+         "training.resume=true",
+         "training.epochs=2",
+         "training.max_steps=4"}}) {
+    const auto result = run_forked(1, arguments);
+    EXPECT_EQ(result.exit_code, 0) << result.output;
+    EXPECT_NE(result.output.find("newly initialized"), std::string::npos);
+    EXPECT_NE(result.output.find(told), std::string::npos) << result.output;
+  }
 }
 
 TEST_F(Predict, BooleanLabelsOfPairs) {

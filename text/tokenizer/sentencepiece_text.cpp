@@ -40,8 +40,10 @@ class SentencePieceNormalizing : public Normalizer {
   void apply(AlignedText& text) const override {
     Result result{.is_after_space = options_.remove_extra_whitespaces};
     std::string_view rest = text.text();
+    bool has_words = false; // characters that go without a trace are such too
     while (!rest.empty()) {
       const Mapped mapped = map_prefix(rest);
+      has_words = has_words || mapped.by != " ";
       add(rest.substr(0, mapped.bytes), mapped.by, result);
       rest.remove_prefix(mapped.bytes);
     }
@@ -51,8 +53,11 @@ class SentencePieceNormalizing : public Normalizer {
         all.pop_back();
       }
     }
-    const bool is_empty = text.text().empty() ||
-                          (options_.remove_extra_whitespaces && all.empty());
+    // A space that goes in front is one of those at the end of nothing.
+    const bool is_empty =
+        text.text().empty() ||
+        (options_.remove_extra_whitespaces &&
+         (adds_suffix_ ? !has_words : all.empty()));
     if (options_.add_dummy_prefix && !is_empty) {
       const Rewritten prefix{space(), 1};
       all.insert(adds_suffix_ ? all.end() : all.begin(), prefix);

@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
+#include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/option_fields.h"
 #include "tessera/runtime/core/size_text.h"
 #include "tessera/runtime/io/atomic_file.h"
@@ -239,6 +240,7 @@ class TokenizeRun {
         "there is no document in the input; skipped: {}",
         runtime::count_text(saved_.counts.bad_rows, "bad row"));
     save(); // of everything, for an interruption from here on
+    warn_of_empty_parts();
     for (DocumentWriter& writer : writers_) {
       // Before the file that it made, so that it is there when that is.
       copy_tokenizer(model_, tokenizer_beside(writer.bin()));
@@ -254,6 +256,18 @@ class TokenizeRun {
     }
     result.progress = saved_.counts;
     return result;
+  }
+
+  void warn_of_empty_parts() const {
+    for (size_t i = 0; i < writers_.size(); ++i) {
+      if (saved_.marks[i].documents == 0) {
+        log_warning(
+            "'{}' is empty: of {}, none is in its share; the share of held-out documents is {}",
+            writers_[i].bin().string(),
+            runtime::count_text(saved_.counts.documents, "document"),
+            options_.held_out);
+      }
+    }
   }
 
   /// After an error: removes what no later call can go on with.

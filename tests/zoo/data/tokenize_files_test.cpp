@@ -308,6 +308,20 @@ TEST_F(TokenizeFiles, WritesTheSameWithAnyWorkersAndBatches) {
   EXPECT_GT(heldout.size(), 20);
 }
 
+TEST_F(TokenizeFiles, APartWithoutDocumentsIsTold) {
+  options_.inputs = {write("few.txt", "one\n")};
+  options_.held_out = 0.01;
+  testing::internal::CaptureStderr();
+  run();
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_NE(
+      log.find(
+          "out-heldout.bin' is empty: of 1 document, none is in its share"),
+      std::string::npos)
+      << log;
+  EXPECT_EQ(log.find("out-train.bin"), std::string::npos) << log;
+}
+
 TEST_F(TokenizeFiles, GoesOnAfterAnInterruptionWithTheSameBytes) {
   make_corpus();
   options_.held_out = 0.2;
