@@ -55,9 +55,8 @@ class SentencePieceNormalizing : public Normalizer {
     }
     // A space that goes in front is one of those at the end of nothing.
     const bool is_empty =
-        text.text().empty() ||
-        (options_.remove_extra_whitespaces &&
-         (adds_suffix_ ? !has_words : all.empty()));
+        text.text().empty() || (options_.remove_extra_whitespaces &&
+                                (adds_suffix_ ? !has_words : all.empty()));
     if (options_.add_dummy_prefix && !is_empty) {
       const Rewritten prefix{space(), 1};
       all.insert(adds_suffix_ ? all.end() : all.begin(), prefix);
