@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/tasks/encoder_memory.h"
 
+#include "tessera/zoo/layers/attention_function.h"
+
 #include <algorithm>
 
 namespace tessera::tasks {
@@ -79,7 +81,10 @@ EncoderBatchShape::EncoderBatchShape(
           c10::elementSize(precision.parameters.value_or(c10::kFloat)))),
       // LibTorch's CPU multiplies by a mask of the activation's type.
       dropout_bytes(device.is_cpu() ? element_bytes : 1),
-      has_fused_attention(!device.is_cpu()) {}
+      has_fused_attention(zoo::keeps_no_weights(
+          device,
+          precision.parameters.value_or(c10::kFloat),
+          length)) {}
 
 std::int64_t encoder_activation_bytes(
     const zoo::EncoderConfig& config,

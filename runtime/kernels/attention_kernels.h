@@ -5,6 +5,7 @@
 
 #include "tessera/runtime/kernels/isa.h"
 #include "tessera/runtime/kernels/low_precision.h"
+#include "tessera/runtime/random/mixed_bits.h"
 
 #include <cstdint>
 
@@ -35,6 +36,25 @@ struct AttentionMatrix {
   int64_t row_stride = 0;
 };
 
+/// Which weights are dropped: a function of the seed, the sequence's number in
+/// the batch, and the numbers of head, query and key alone.
+struct DroppedWeights {
+  /// Of keyed_bits() below it a weight is dropped; 0: none is.
+  uint32_t threshold = 0;
+  float factor = 1; ///< of the others
+  uint64_t seed = 0;
+  int64_t first_head = 0; ///< number of the first query head in the layer
+  int64_t layer_heads = 0;
+
+  /// The key of a query for keyed_bits().
+  uint64_t key_of(int64_t batch, int64_t head, int64_t queries, int64_t query)
+      const {
+    const int64_t row =
+        (batch * layer_heads + first_head + head) * queries + query;
+    return mix_bits(seed ^ split_mix(static_cast<uint64_t>(row)));
+  }
+};
+
 struct AttentionArguments {
   LowPrecision type; ///< of matrices; kNone: float32
   int64_t group; ///< query heads that share a key head
@@ -48,6 +68,7 @@ struct AttentionArguments {
   AttentionMatrix value;
   AttentionMatrix out;
   float* log_sums; ///< [batch, heads, queries]; written by forward
+  DroppedWeights dropped;
   // Of backward:
   AttentionMatrix gradient; ///< of out
   AttentionMatrix query_gradient;

@@ -352,6 +352,25 @@ inline void attention_hide(
   }
 }
 
+/// What dropout multiplies a query's weights of a block with.
+template <typename Vec>
+void attention_keep(
+    const AttentionArguments& all,
+    const AttentionUnit& unit,
+    const AttentionBlock& block,
+    int64_t head,
+    int64_t query,
+    float* kept) {
+  const DroppedWeights dropped = all.dropped; // which nothing writes to
+  const uint64_t key = dropped.key_of(unit.batch, head, all.queries, query);
+  const auto first =
+      static_cast<uint32_t>(unit.component.key_begin + block.begin);
+  for (int64_t i = 0; i < block.columns; ++i) {
+    const uint32_t bits = keyed_bits(key, first + static_cast<uint32_t>(i));
+    kept[i] = bits < dropped.threshold ? 0 : dropped.factor;
+  }
+}
+
 /// Rows of a tile's queries, or of what has their shape: [fours, padded].
 template <typename Vec, LowPrecision kFormat>
 void attention_pack_tile(
@@ -432,6 +451,7 @@ void attention_forward_as(
   float* const query = value_rows + columns * values;
   float* const out = query + kAttentionRows * wide;
   float* const scores = out + kAttentionRows * values;
+  float kept[kAttentionKeys];
   float* const largest = scores + kAttentionRows * kAttentionKeys;
   float* const sums = largest + kAttentionRows;
   attention_pack_columns<Vec, kFormat>(
@@ -476,6 +496,12 @@ void attention_forward_as(
               sums + i,
               out + i * values,
               values);
+          if (all.dropped.threshold != 0) {
+            attention_keep<Vec>(all, unit, block, head, tile.begin + i, kept);
+            for (int64_t k = 0; k < block.columns; k += Vec::kWidth) {
+              (Vec::load(row + k) * Vec::load(kept + k)).store(row + k);
+            }
+          }
         }
         attention_product<Vec>(
             {scores, kAttentionKeys, 1},
@@ -523,6 +549,7 @@ void attention_backward_as(
   float* const slopes = weights + kAttentionRows * kAttentionKeys;
   float* const log_sums = slopes + kAttentionRows * kAttentionKeys;
   float* const deltas = log_sums + kAttentionRows;
+  float kept[kAttentionKeys];
   attention_pack_columns<Vec, kFormat>(
       all.key, unit, all.features, query, key_panels);
   attention_pack_columns<Vec, kFormat>(
@@ -597,10 +624,20 @@ void attention_backward_as(
           }
           const Vec shift(-log_sums[i]);
           const Vec delta(deltas[i]);
+          if (all.dropped.threshold == 0) {
+            for (int64_t k = 0; k < block.columns; k += Vec::kWidth) {
+              const Vec weight = exponential(Vec::load(row + k) + shift);
+              weight.store(row + k);
+              (weight * (Vec::load(slope + k) - delta)).store(slope + k);
+            }
+            continue;
+          }
+          attention_keep<Vec>(all, unit, block, head, tile.begin + i, kept);
           for (int64_t k = 0; k < block.columns; k += Vec::kWidth) {
             const Vec weight = exponential(Vec::load(row + k) + shift);
-            weight.store(row + k);
-            (weight * (Vec::load(slope + k) - delta)).store(slope + k);
+            const Vec keep = Vec::load(kept + k);
+            (weight * keep).store(row + k);
+            (weight * (Vec::load(slope + k) * keep - delta)).store(slope + k);
           }
         }
         attention_product<Vec>(

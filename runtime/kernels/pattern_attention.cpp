@@ -9,6 +9,7 @@
 #include "tessera/runtime/threads/parallel.h"
 
 #include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -18,7 +19,9 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cmath>
 #include <limits>
+#include <mutex>
 #include <optional>
 
 namespace tessera::runtime {
@@ -29,8 +32,9 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 /// tessera::pattern_attention.
-/// @return the output and the logarithms of sums, [B, h, Q] float32.
-using PatternAttentionOperator = std::tuple<at::Tensor, at::Tensor>(
+/// @return the output, the logarithms of sums, [B, h, Q] float32, and the
+///   number, int64 [1], that dropout drew; without dropout [0].
+using PatternAttentionOperator = std::tuple<at::Tensor, at::Tensor, at::Tensor>(
     const at::Tensor& query,
     const at::Tensor& key,
     const at::Tensor& value,
@@ -39,7 +43,10 @@ using PatternAttentionOperator = std::tuple<at::Tensor, at::Tensor>(
     const std::optional<at::Tensor>& seen,
     const std::optional<at::Tensor>& global_keys,
     double scale,
-    double share);
+    double share,
+    double dropout,
+    int64_t first_head,
+    int64_t layer_heads);
 
 /// tessera::pattern_attention_backward.
 using PatternAttentionBackwardOperator =
@@ -55,7 +62,11 @@ using PatternAttentionBackwardOperator =
         const std::optional<at::Tensor>& seen,
         const std::optional<at::Tensor>& global_keys,
         double scale,
-        double share);
+        double share,
+        const at::Tensor& drawn,
+        double dropout,
+        int64_t first_head,
+        int64_t layer_heads);
 
 /// A query that sees so many times more keys than its neighbors gets a tile of
 /// its own.
@@ -277,13 +288,69 @@ void for_units(
   });
 }
 
+/// int64 [1], of the CPU's default generator.
+at::Tensor drawn_number(const at::TensorOptions& options) {
+  at::Tensor drawn = at::empty({1}, options.dtype(at::kLong));
+  if (!is_dry_memory(drawn.const_data_ptr())) {
+    at::Generator generator = at::detail::getDefaultCPUGenerator();
+    const std::lock_guard lock(generator.mutex());
+    *drawn.mutable_data_ptr<int64_t>() = static_cast<int64_t>(
+        at::check_generator<at::CPUGeneratorImpl>(generator)->random64());
+  }
+  return drawn;
+}
+
+/// @param drawn see PatternAttentionOperator.
+DroppedWeights dropped_weights(
+    const at::Tensor& drawn,
+    const AttentionDropout& dropout) {
+  if (dropout.probability == 0) {
+    return {};
+  }
+  constexpr double kBits = 4294967296.0; // of keyed_bits()
+  const double below = std::round(dropout.probability * kBits);
+  return {
+      .threshold = static_cast<uint32_t>(std::clamp(below, 1.0, kBits - 1)),
+      .factor = dropout.probability < 1
+                    ? static_cast<float>(1 / (1 - dropout.probability))
+                    : 0,
+      .seed = static_cast<uint64_t>(*drawn.const_data_ptr<int64_t>()),
+      .first_head = dropout.first_head,
+      .layer_heads = dropout.heads};
+}
+
+/// What dropout multiplies weights [B, h, Q, K] with.
+at::Tensor kept_weights(
+    const at::Tensor& query,
+    int64_t keys,
+    const DroppedWeights& dropped) {
+  at::Tensor kept = at::empty(
+      {query.size(0), query.size(1), query.size(2), keys},
+      query.options().dtype(at::kFloat));
+  float* to = kept.mutable_data_ptr<float>();
+  for (int64_t b = 0; b < query.size(0); ++b) {
+    for (int64_t head = 0; head < query.size(1); ++head) {
+      for (int64_t i = 0; i < query.size(2); ++i) {
+        const uint64_t key = dropped.key_of(b, head, query.size(2), i);
+        for (int64_t k = 0; k < keys; ++k) {
+          *to++ = keyed_bits(key, static_cast<uint32_t>(k)) < dropped.threshold
+                      ? 0
+                      : dropped.factor;
+        }
+      }
+    }
+  }
+  return kept;
+}
+
 AttentionArguments arguments_of(
     const at::Tensor& query,
     const at::Tensor& key,
     const at::Tensor& value,
     const at::Tensor& out,
     const at::Tensor& log_sums,
-    double scale) {
+    double scale,
+    const DroppedWeights& dropped) {
   return {
       .type = detail::low_precision_of(query),
       .group = query.size(1) / key.size(1),
@@ -296,10 +363,11 @@ AttentionArguments arguments_of(
       .key = matrix_of(key),
       .value = matrix_of(value),
       .out = matrix_of(out),
-      .log_sums = log_sums.mutable_data_ptr<float>()};
+      .log_sums = log_sums.mutable_data_ptr<float>(),
+      .dropped = dropped};
 }
 
-std::tuple<at::Tensor, at::Tensor> pattern_attention_of_cpu(
+std::tuple<at::Tensor, at::Tensor, at::Tensor> pattern_attention_of_cpu(
     const at::Tensor& query_,
     const at::Tensor& key_,
     const at::Tensor& value_,
@@ -308,7 +376,10 @@ std::tuple<at::Tensor, at::Tensor> pattern_attention_of_cpu(
     const std::optional<at::Tensor>& seen,
     const std::optional<at::Tensor>& global_keys,
     double scale,
-    double /*share*/) {
+    double /*share*/,
+    double dropout,
+    int64_t first_head,
+    int64_t layer_heads) {
   const at::Tensor query = with_rows(query_);
   const at::Tensor key = with_rows(key_);
   const at::Tensor value = with_rows(value_);
@@ -321,11 +392,20 @@ std::tuple<at::Tensor, at::Tensor> pattern_attention_of_cpu(
       query,
       query.size(0) * key.size(1),
       attention_scratch(keys, query.size(3), value.size(3)));
+  const at::Tensor drawn =
+      dropout > 0 ? drawn_number(query.options())
+                  : at::empty({0}, query.options().dtype(at::kLong));
   if (is_dry_memory(out.const_data_ptr()) || out.numel() == 0) {
-    return {out, log_sums};
+    return {out, log_sums, drawn};
   }
-  const AttentionArguments all =
-      arguments_of(query, key, value, out, log_sums, scale);
+  const AttentionArguments all = arguments_of(
+      query,
+      key,
+      value,
+      out,
+      log_sums,
+      scale,
+      dropped_weights(drawn, {dropout, first_head, layer_heads}));
   const ScheduledPattern pattern(
       first, end, seen, global_keys, query.size(0), query.size(2), keys);
   const AttentionKernel& kernel = attention_kernel(best_isa());
@@ -335,7 +415,7 @@ std::tuple<at::Tensor, at::Tensor> pattern_attention_of_cpu(
       [&](const AttentionUnit& unit, float* floats) {
         kernel.forward(all, unit, floats);
       });
-  return {out, log_sums};
+  return {out, log_sums, drawn};
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> pattern_attention_backward_of_cpu(
@@ -350,7 +430,11 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> pattern_attention_backward_of_cpu
     const std::optional<at::Tensor>& seen,
     const std::optional<at::Tensor>& global_keys,
     double scale,
-    double /*share*/) {
+    double /*share*/,
+    const at::Tensor& drawn,
+    double dropout,
+    int64_t first_head,
+    int64_t layer_heads) {
   const at::Tensor gradient = with_rows(gradient_);
   const at::Tensor query = with_rows(query_);
   const at::Tensor key = with_rows(key_);
@@ -368,8 +452,14 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> pattern_attention_backward_of_cpu
   if (is_dry_memory(of_query.const_data_ptr()) || of_key.numel() == 0) {
     return {of_query, of_key, of_value};
   }
-  AttentionArguments all =
-      arguments_of(query, key, value, out, log_sums, scale);
+  AttentionArguments all = arguments_of(
+      query,
+      key,
+      value,
+      out,
+      log_sums,
+      scale,
+      dropped_weights(drawn, {dropout, first_head, layer_heads}));
   all.gradient = matrix_of(gradient);
   all.query_gradient = matrix_of(of_query);
   all.key_gradient = matrix_of(of_key);
@@ -393,9 +483,9 @@ void define_pattern_attention() {
     auto* defined = new torch::Library(
         torch::Library::FRAGMENT, "tessera", std::nullopt, __FILE__, __LINE__);
     defined->def(
-        "pattern_attention(Tensor query, Tensor key, Tensor value, Tensor first, Tensor end, Tensor? seen, Tensor? global_keys, float scale, float share) -> (Tensor, Tensor)");
+        "pattern_attention(Tensor query, Tensor key, Tensor value, Tensor first, Tensor end, Tensor? seen, Tensor? global_keys, float scale, float share, float dropout, int first_head, int layer_heads) -> (Tensor, Tensor, Tensor)");
     defined->def(
-        "pattern_attention_backward(Tensor gradient, Tensor query, Tensor key, Tensor value, Tensor out, Tensor log_sums, Tensor first, Tensor end, Tensor? seen, Tensor? global_keys, float scale, float share) -> (Tensor, Tensor, Tensor)");
+        "pattern_attention_backward(Tensor gradient, Tensor query, Tensor key, Tensor value, Tensor out, Tensor log_sums, Tensor first, Tensor end, Tensor? seen, Tensor? global_keys, float scale, float share, Tensor drawn, float dropout, int first_head, int layer_heads) -> (Tensor, Tensor, Tensor)");
     defined->impl(
         "pattern_attention",
         torch::dispatch(c10::DispatchKey::CPU, &pattern_attention_of_cpu));
@@ -420,12 +510,13 @@ std::optional<at::Tensor> where_defined(const at::Tensor& tensor) {
   return tensor.defined() ? std::optional<at::Tensor>(tensor) : std::nullopt;
 }
 
-std::tuple<at::Tensor, at::Tensor> call_pattern_attention(
+std::tuple<at::Tensor, at::Tensor, at::Tensor> call_pattern_attention(
     const at::Tensor& query,
     const at::Tensor& key,
     const at::Tensor& value,
     const AttentionPattern& pattern,
-    double scale) {
+    double scale,
+    const AttentionDropout& dropout) {
   static const auto op = attention_operator<PatternAttentionOperator>(
       "tessera::pattern_attention");
   return op.call(
@@ -437,7 +528,10 @@ std::tuple<at::Tensor, at::Tensor> call_pattern_attention(
       where_defined(pattern.seen),
       where_defined(pattern.global_keys),
       scale,
-      pattern.share);
+      pattern.share,
+      dropout.probability,
+      dropout.first_head,
+      dropout.heads);
 }
 
 /// By operators that are differentiable themselves.
@@ -445,7 +539,8 @@ variable_list differentiable_attention_gradients(
     const at::Tensor& gradient,
     const variable_list& inputs,
     const AttentionPattern& pattern,
-    double scale) {
+    double scale,
+    const DroppedWeights& dropped) {
   const int64_t group = inputs[0].size(1) / inputs[1].size(1);
   const auto of_queries = [&](const at::Tensor& x) {
     return x.to(at::kFloat).repeat_interleave(group, 1);
@@ -456,8 +551,12 @@ variable_list differentiable_attention_gradients(
           of_queries(inputs[1]).transpose(2, 3))
           .masked_fill(
               ~pattern.dense(), -std::numeric_limits<float>::infinity());
-  const at::Tensor out = at::matmul(scores.softmax(-1), of_queries(inputs[2]))
-                             .to(inputs[0].scalar_type());
+  at::Tensor weights = scores.softmax(-1);
+  if (dropped.threshold != 0) {
+    weights = weights * kept_weights(inputs[0], inputs[1].size(2), dropped);
+  }
+  const at::Tensor out =
+      at::matmul(weights, of_queries(inputs[2])).to(inputs[0].scalar_type());
   variable_list wanted;
   for (const at::Tensor& input : inputs) {
     if (input.requires_grad()) {
@@ -483,9 +582,10 @@ class PatternAttentionFunction
       const at::Tensor& key,
       const at::Tensor& value,
       const AttentionPattern& pattern,
-      double scale) {
-    const auto [out, log_sums] =
-        call_pattern_attention(query, key, value, pattern, scale);
+      double scale,
+      const AttentionDropout& dropout) {
+    const auto [out, log_sums, drawn] =
+        call_pattern_attention(query, key, value, pattern, scale, dropout);
     context->save_for_backward(
         {query,
          key,
@@ -495,9 +595,13 @@ class PatternAttentionFunction
          pattern.first,
          pattern.end,
          pattern.seen,
-         pattern.global_keys});
+         pattern.global_keys,
+         drawn});
     context->saved_data["scale"] = scale;
     context->saved_data["share"] = pattern.share;
+    context->saved_data["dropout"] = dropout.probability;
+    context->saved_data["first_head"] = dropout.first_head;
+    context->saved_data["layer_heads"] = dropout.heads;
     return out;
   }
 
@@ -514,10 +618,19 @@ class PatternAttentionFunction
     pattern.keys = saved[1].size(2);
     pattern.share = context->saved_data["share"].toDouble();
     const double scale = context->saved_data["scale"].toDouble();
+    const at::Tensor& drawn = saved[9];
+    const AttentionDropout dropout{
+        context->saved_data["dropout"].toDouble(),
+        context->saved_data["first_head"].toInt(),
+        context->saved_data["layer_heads"].toInt()};
     variable_list found;
     if (at::GradMode::is_enabled()) {
       found = differentiable_attention_gradients(
-          gradients[0], {saved[0], saved[1], saved[2]}, pattern, scale);
+          gradients[0],
+          {saved[0], saved[1], saved[2]},
+          pattern,
+          scale,
+          dropped_weights(drawn, dropout));
     } else {
       static const auto op =
           attention_operator<PatternAttentionBackwardOperator>(
@@ -534,24 +647,31 @@ class PatternAttentionFunction
           where_defined(pattern.seen),
           where_defined(pattern.global_keys),
           scale,
-          pattern.share);
+          pattern.share,
+          drawn,
+          dropout.probability,
+          dropout.first_head,
+          dropout.heads);
       found = {query, key, value};
     }
-    return {found[0], found[1], found[2], {}, {}};
+    return {found[0], found[1], found[2], {}, {}, {}};
   }
 };
 
 } // namespace
 
 bool takes_pattern_attention(const at::Tensor& query) {
-  const at::ScalarType dtype = query.scalar_type();
+  return query.layout() == at::kStrided &&
+         takes_pattern_attention(query.device(), query.scalar_type());
+}
+
+bool takes_pattern_attention(at::Device device, at::ScalarType dtype) {
 #if defined(__x86_64__)
   const bool has_vectors = best_isa() != Isa::kPortable;
 #else
   const bool has_vectors = false;
 #endif
-  return has_vectors && computes_on_cpu(query.device()) &&
-         query.layout() == at::kStrided &&
+  return has_vectors && computes_on_cpu(device) &&
          (dtype == at::kFloat || c10::isReducedFloatingType(dtype));
 }
 
@@ -560,7 +680,8 @@ at::Tensor pattern_attention(
     const at::Tensor& key,
     const at::Tensor& value,
     const AttentionPattern& pattern,
-    double scale) {
+    double scale,
+    const AttentionDropout& dropout) {
   TESSERA_CHECK(
       query.dim() == 4 && key.dim() == 4 && value.dim() == 4 &&
           key.size(0) == query.size(0) && value.size(0) == query.size(0) &&
@@ -584,13 +705,22 @@ at::Tensor pattern_attention(
       pattern.keys,
       query.sizes(),
       key.size(2));
+  TESSERA_CHECK(
+      dropout.probability >= 0 && dropout.probability <= 1,
+      "pattern_attention: a probability of dropout of {}; it must be at least 0 and at most 1",
+      dropout.probability);
+  AttentionDropout dropped = dropout;
+  if (dropped.heads == 0) {
+    dropped.heads = query.size(1);
+  }
   if (!at::GradMode::is_enabled() ||
       !(query.requires_grad() || key.requires_grad() ||
         value.requires_grad())) {
     return std::get<0>(
-        call_pattern_attention(query, key, value, pattern, scale));
+        call_pattern_attention(query, key, value, pattern, scale, dropped));
   }
-  return PatternAttentionFunction::apply(query, key, value, pattern, scale);
+  return PatternAttentionFunction::apply(
+      query, key, value, pattern, scale, dropped);
 }
 
 } // namespace tessera::runtime

@@ -9,7 +9,9 @@
 // and backward computes the weights again from the logarithm of each query's
 // sum. Query heads that share a key head take it as it is. Tiles begin anew
 // with each document: its results have the same bits alone and in a row of
-// several. Sums are in float32.
+// several. Sums are in float32. What dropout drops is a hash of a number drawn
+// once for the call, of batch row, head, query and key: backward computes it
+// again, and ranks that have some of the heads drop what one rank does.
 
 #include "tessera/runtime/kernels/attention_pattern.h"
 
@@ -37,24 +39,37 @@ struct AttentionSchedule {
       int64_t keys);
 };
 
+/// Dropout of attention's weights.
+struct AttentionDropout {
+  double probability = 0;
+  /// The number of the first query head among all `heads` of the layer, of
+  /// which a rank of a group may have some; the group draws the same numbers.
+  int64_t first_head = 0;
+  int64_t heads = 0; ///< 0: those of the query
+};
+
 /// Whether pattern_attention() takes these: float32, bfloat16 or float16 on the
 /// CPU, of a processor that it has vectors for.
 bool takes_pattern_attention(const at::Tensor& query);
+bool takes_pattern_attention(at::Device device, at::ScalarType dtype);
 
 /// softmax(scale Q K^T) V over the pairs that see each other; 0 for a query
 /// that sees no key. Differentiable, twice by LibTorch's operators.
-/// Deterministic.
+/// Deterministic but for dropout, which takes a number of the CPU's default
+/// generator.
 /// @param query [B, h, Q, n], see takes_pattern_attention().
 /// @param key [B, kv heads, K, n] of its dtype; each head is shared by h / kv
 ///   heads neighbors.
 /// @param value [B, kv heads, K, m], likewise.
 /// @return [B, h, Q, m]; by token in memory.
-/// @throws tessera::Error on other shapes or dtypes.
+/// @throws tessera::Error on other shapes or dtypes, and on a probability that
+///     is none.
 at::Tensor pattern_attention(
     const at::Tensor& query,
     const at::Tensor& key,
     const at::Tensor& value,
     const AttentionPattern& pattern,
-    double scale);
+    double scale,
+    const AttentionDropout& dropout = {});
 
 } // namespace tessera::runtime

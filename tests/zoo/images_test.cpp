@@ -4,6 +4,7 @@
 // saved again.
 
 #include "support/expect_error.h"
+#include "tessera/runtime/kernels/fused_operators.h"
 #include "tessera/zoo/inputs/tensor_files.h"
 #include "zoo/model_fixture.h"
 
@@ -39,8 +40,9 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& one) { return std::string(one.param); });
 
 // Same probabilities in the same places: the generator gives both the same
-// numbers.
+// numbers, for LibTorch's operators.
 TEST(Image, DropsWhatTransformersDrops) {
+  runtime::use_fused_operators(false);
   for (const char* name : {"swin_classifier", "vit_classifier"}) {
     SCOPED_TRACE(name);
     const ModelFixture reference(name);
@@ -51,6 +53,7 @@ TEST(Image, DropsWhatTransformersDrops) {
         model->forward(reference.input()).loss,
         reference.tensors("train.").at("loss"));
   }
+  runtime::use_fused_operators(true);
 }
 
 TEST(Image, RecomputesItsLayers) {

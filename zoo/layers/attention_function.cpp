@@ -17,8 +17,8 @@ namespace tessera::zoo {
 
 namespace {
 
-/// A mask of fewer queries than this is small, and packing keys for them costs
-/// more than their products.
+/// The weights of fewer queries than this are few, and packing keys for them
+/// costs more than their products.
 constexpr int64_t kLeastPatternQueries = 16;
 
 /// Whether LibTorch has no fused kernel of an accelerator for grouped key/value
@@ -37,16 +37,43 @@ at::Tensor dense_mask(const AttentionCall& call) {
 }
 
 bool has_pattern_kernel(const AttentionCall& call) {
-  return call.pattern.defined() && call.dropout == 0 &&
-         call.pattern.queries >= kLeastPatternQueries && !call.mask.defined() &&
-         !call.causal && runtime::uses_fused_operators() &&
+  return !call.mask.defined() && call.query.dim() == 4 &&
+         call.query.size(2) >= kLeastPatternQueries &&
+         !(call.pattern.defined() && call.causal) &&
+         runtime::uses_fused_operators() &&
          runtime::takes_pattern_attention(call.query);
+}
+
+AttentionPattern pattern_of(const AttentionCall& call) {
+  if (call.pattern.defined()) {
+    return call.pattern;
+  }
+  const int64_t queries = call.query.size(2);
+  const int64_t keys = call.key.size(2);
+  const at::Device device = call.query.device();
+  if (!call.causal) {
+    return AttentionPattern::full(queries, keys, device);
+  }
+  TESSERA_CHECK(
+      queries == keys,
+      "attention: causal, with {} queries and {} keys; give it a pattern that says which tokens the queries are",
+      queries,
+      keys);
+  return AttentionPattern::causal(queries, keys, device);
 }
 
 at::Tensor attention_by_pattern(const AttentionCall& call) {
   const sharding::LocalHeads heads(call.query, call.key, call.value, {});
+  const auto& divided = heads.layout.divided;
+  const int64_t first_head =
+      divided ? divided->split.begin(heads.layout.tp->group->rank()) : 0;
   return heads.full(runtime::pattern_attention(
-      heads.query, heads.key, heads.value, call.pattern, call.scale));
+      heads.query,
+      heads.key,
+      heads.value,
+      pattern_of(call),
+      call.scale,
+      {call.dropout, first_head, call.query.size(1)}));
 }
 
 } // namespace
@@ -63,11 +90,11 @@ AttentionPattern padding_pattern(
 }
 
 at::Tensor fused_attention(const AttentionCall& call) {
-  if (call.drop_weights) {
-    return plain_attention(call);
-  }
   if (has_pattern_kernel(call)) {
     return attention_by_pattern(call);
+  }
+  if (call.drop_weights) {
+    return plain_attention(call);
   }
   const at::Tensor mask = dense_mask(call);
   const int64_t group = call.query.size(1) / call.key.size(1);
@@ -86,13 +113,22 @@ at::Tensor fused_attention(const AttentionCall& call) {
       /*enable_gqa=*/group > 1 && !repeats);
 }
 
+bool keeps_no_weights(
+    at::Device device,
+    at::ScalarType dtype,
+    int64_t queries) {
+  return !runtime::computes_on_cpu(device) ||
+         (queries >= kLeastPatternQueries && runtime::uses_fused_operators() &&
+          runtime::takes_pattern_attention(device, dtype));
+}
+
 bool skips_hidden_pairs(
     const AttentionFunction& function,
     const AttentionCall& call) {
   const auto* const target =
       function.target<at::Tensor (*)(const AttentionCall&)>();
   return target != nullptr && *target == fused_attention &&
-         !call.drop_weights && has_pattern_kernel(call);
+         has_pattern_kernel(call);
 }
 
 at::Tensor plain_attention(const AttentionCall& call) {

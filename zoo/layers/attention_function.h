@@ -55,6 +55,10 @@ AttentionPattern padding_pattern(
 /// pairs that see each other; as plain_attention() if drop_weights is set.
 at::Tensor fused_attention(const AttentionCall& call);
 
+/// Whether fused_attention() keeps no weights of so many queries, with dropout
+/// or without; with a mask it may.
+bool keeps_no_weights(at::Device device, at::ScalarType dtype, int64_t queries);
+
 /// Whether the function computes what call.pattern hides neither in time nor in
 /// memory: fused_attention() on the CPU.
 bool skips_hidden_pairs(

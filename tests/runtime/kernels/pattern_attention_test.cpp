@@ -354,6 +354,110 @@ TEST(PatternAttention, IsDifferentiableTwice) {
   }
 }
 
+/// The weights that are dropped in a call, by values that are a unit matrix:
+/// what remains of each.
+at::Tensor left_weights(
+    const at::Tensor& query,
+    const at::Tensor& key,
+    const AttentionPattern& pattern,
+    const AttentionDropout& dropout) {
+  const int64_t keys = key.size(2);
+  const at::Tensor value =
+      at::eye(keys).expand({key.size(0), key.size(1), keys, keys});
+  return pattern_attention(query, key, value, pattern, 0.5, dropout);
+}
+
+TEST(PatternAttention, DropsWeightsAtRandom) {
+  torch::manual_seed(11);
+  constexpr int64_t kTokens = 150;
+  constexpr double kDrop = 0.3;
+  const at::Tensor query = at::randn({2, 4, kTokens, 8});
+  const at::Tensor key = at::randn({2, 2, kTokens, 8});
+  const auto pattern = AttentionPattern::full(kTokens, kTokens, at::kCPU);
+  const at::Tensor all = left_weights(query, key, pattern, {});
+  torch::manual_seed(12);
+  const at::Tensor left = left_weights(query, key, pattern, {kDrop});
+  const at::Tensor kept = left != 0;
+  expect_close(
+      left,
+      (all / (1 - kDrop)).masked_fill(~kept, 0).to(at::kDouble),
+      1e-6,
+      "left");
+  // Shares of single weights and of pairs of neighbors, within 5 deviations.
+  const auto expect_share = [](const at::Tensor& is, double share) {
+    EXPECT_NEAR(
+        is.to(at::kDouble).mean().item<double>(),
+        share,
+        5 * std::sqrt(share * (1 - share) / static_cast<double>(is.numel())));
+  };
+  const at::Tensor dropped = ~kept;
+  expect_share(dropped, kDrop);
+  for (int64_t dim = 0; dim < 4; ++dim) {
+    const int64_t count = dropped.size(dim) - 1;
+    const at::Tensor both =
+        dropped.narrow(dim, 0, count) & dropped.narrow(dim, 1, count);
+    expect_share(both, kDrop * kDrop);
+  }
+  // The next call drops others; the generator's state decides.
+  const at::Tensor next = left_weights(query, key, pattern, {kDrop}) == 0;
+  expect_share(dropped & next, kDrop * kDrop);
+  torch::manual_seed(12);
+  EXPECT_TRUE(left_weights(query, key, pattern, {kDrop}).equal(left));
+  // Two of the heads, as a rank has them.
+  torch::manual_seed(12);
+  EXPECT_TRUE(left_weights(
+                  query.narrow(1, 2, 2),
+                  key.narrow(1, 1, 1),
+                  pattern,
+                  {.probability = kDrop, .first_head = 2, .heads = 4})
+                  .equal(left.narrow(1, 2, 2)));
+  EXPECT_EQ(
+      left_weights(query, key, pattern, {1}).count_nonzero().item<int>(), 0);
+  EXPECT_TRUE(left_weights(query, key, pattern, {1e-12}).equal(all));
+  expect_error([&] { left_weights(query, key, pattern, {1.5}); }, {"1.5"});
+}
+
+TEST(PatternAttention, GradientsAreThoseOfWhatDropoutLeft) {
+  torch::manual_seed(13);
+  std::vector<at::Tensor> inputs =
+      inputs_of({2, 4, 2, 150, 16, 20}, at::kFloat);
+  const auto pattern =
+      AttentionPattern::causal(150, 150, at::kCPU)
+          .within_documents(
+              at::arange(2 * 150).view({2, 150}).div(60, "floor"));
+  const AttentionDropout dropout{0.4};
+  torch::manual_seed(14);
+  const at::Tensor kept =
+      left_weights(inputs[0].detach(), inputs[1].detach(), pattern, dropout) !=
+      0;
+  const auto reference = [&] {
+    return at::matmul(
+        (at::matmul(
+             inputs[0].to(at::kDouble) * 0.5,
+             inputs[1].to(at::kDouble).repeat_interleave(2, 1).transpose(2, 3)))
+                .masked_fill(
+                    ~pattern.dense(), -std::numeric_limits<double>::infinity())
+                .softmax(-1) *
+            kept / 0.6,
+        inputs[2].to(at::kDouble).repeat_interleave(2, 1));
+  };
+  torch::manual_seed(14);
+  const at::Tensor out =
+      pattern_attention(inputs[0], inputs[1], inputs[2], pattern, 0.5, dropout);
+  expect_close(out, reference(), 1e-5, "out");
+  const at::Tensor slope = at::randn_like(out);
+  const auto found =
+      torch::autograd::grad({out}, inputs, {slope}, /*retain_graph=*/true);
+  const auto twice = torch::autograd::grad(
+      {out}, inputs, {slope}, std::nullopt, /*create_graph=*/true);
+  const auto expected =
+      torch::autograd::grad({reference()}, inputs, {slope.to(at::kDouble)});
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    expect_close(found[i], expected[i].to(at::kDouble), 2e-5, "gradient");
+    expect_close(twice[i], expected[i].to(at::kDouble), 2e-5, "differentiable");
+  }
+}
+
 TEST(PatternAttention, EveryInstructionSetIsTheSameWithinRounding) {
   torch::manual_seed(7);
   const at::Tensor q = at::randn({1, 1, 90, 20});
@@ -368,6 +472,24 @@ TEST(PatternAttention, EveryInstructionSetIsTheSameWithinRounding) {
               .softmax(-1),
           v)
           .to(at::kDouble);
+  const DroppedWeights dropped{1U << 30U, 4.0F / 3, 5, 0, 1};
+  at::Tensor kept = at::empty({90, 90}, at::kDouble);
+  for (int64_t i = 0; i < 90; ++i) {
+    for (int64_t j = 0; j < 90; ++j) {
+      kept[i][j] =
+          keyed_bits(dropped.key_of(0, 0, 90, i), static_cast<uint32_t>(j)) <
+                  dropped.threshold
+              ? 0
+              : 4.0 / 3;
+    }
+  }
+  const at::Tensor expected_left = at::matmul(
+      (at::matmul(q, k.transpose(2, 3)) * 0.25)
+              .masked_fill(
+                  ~pattern.dense(), -std::numeric_limits<double>::infinity())
+              .softmax(-1) *
+          kept,
+      v.to(at::kDouble));
   const at::Tensor first = pattern.first.expand({1, 90}).contiguous();
   const at::Tensor end = pattern.end.contiguous();
   const AttentionRow row{
@@ -409,6 +531,13 @@ TEST(PatternAttention, EveryInstructionSetIsTheSameWithinRounding) {
         {0, 0, row, schedule.components[0], schedule.tiles.data()},
         scratch.mutable_data_ptr<float>());
     expect_close(out, expected, 1e-5, std::to_string(static_cast<int>(isa)));
+    all.dropped = dropped;
+    attention_kernel(isa).forward(
+        all,
+        {0, 0, row, schedule.components[0], schedule.tiles.data()},
+        scratch.mutable_data_ptr<float>());
+    expect_close(
+        out, expected_left, 1e-5, std::to_string(static_cast<int>(isa)));
   }
 }
 
@@ -436,8 +565,11 @@ TEST(PatternAttention, SaysWhatItDoesNotTake) {
 TEST(PatternAttention, DryRunsKnowItsMemoryAndWork) {
   install_cpu_memory_counter();
   constexpr int64_t kLength = 512;
-  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    const auto step = [&] {
+  for (const auto& [dtype, dropout] :
+       {std::pair(at::kFloat, 0.0),
+        std::pair(at::kBFloat16, 0.0),
+        std::pair(at::kFloat, 0.1)}) {
+    const auto step = [&, dtype = dtype, dropout = dropout] {
       const at::Tensor ids = at::zeros({2, kLength}, at::kLong);
       const auto pattern = AttentionPattern::causal(kLength, kLength, at::kCPU)
                                .within_documents(ids);
@@ -445,8 +577,8 @@ TEST(PatternAttention, DryRunsKnowItsMemoryAndWork) {
         return at::zeros({2, heads, kLength, 24}, dtype).requires_grad_();
       };
       const at::Tensor query = matrix(4);
-      const at::Tensor out =
-          pattern_attention(query, matrix(2), matrix(2), pattern, 0.5);
+      const at::Tensor out = pattern_attention(
+          query, matrix(2), matrix(2), pattern, 0.5, {dropout});
       out.backward(out.detach());
     };
     step(); // what is made once
@@ -454,8 +586,11 @@ TEST(PatternAttention, DryRunsKnowItsMemoryAndWork) {
     reset_cpu_bytes_peak();
     step();
     const auto measured = static_cast<double>(cpu_bytes_peak() - before);
+    const at::Generator generator = at::detail::getDefaultCPUGenerator();
+    const at::Tensor state = generator.get_state();
     DryRun run;
     step();
+    EXPECT_TRUE(generator.get_state().equal(state)); // nothing is drawn
     // Bounds of intervals are copied for each batch row.
     EXPECT_NEAR(
         static_cast<double>(run.heap().peak_bytes()),
