@@ -164,7 +164,7 @@ void visit_fields(runtime::OptionFields& fields, TrainingConfig& config) {
     fields.field(
         "checkpoint_attention",
         config.checkpoint_attention,
-        "in the other layers, recompute what lies between attention's projections (scores, softmax, dropout): it saves memory where kernels keep attention weights, that is on the CPU with dropout or biases, and not on CUDA");
+        "in the other layers, recompute what lies between attention's projections (scores, softmax, dropout): it saves memory where kernels keep attention weights, that is on the CPU with biases, or with `fused: off` and dropout, and not on CUDA");
     fields.field(
         "divide_checkpoints",
         config.divide_checkpoints,
