@@ -301,6 +301,7 @@ class ConfiguredTraining {
     job_.random_seed = config.seed;
     options_ = config.engine;
     options_.log_memory = false;
+    add_lora_rates(config, options_.optimizer, *full);
     add_checkpoint_names(options_.optimizer, *full);
   }
 

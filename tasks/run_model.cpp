@@ -172,6 +172,18 @@ std::map<std::string, std::vector<std::string>> checkpoint_names_of(
 
 } // namespace
 
+void add_lora_rates(
+    const TrainingConfig& config,
+    OptimizerOptions& options,
+    const zoo::Model& model) {
+  if (!config.lora || config.lora->lora_plus_ratio == 1) {
+    return;
+  }
+  const auto rules = lora_plus_rules(model, config.lora->lora_plus_ratio);
+  options.parameters.insert(
+      options.parameters.begin(), rules.begin(), rules.end());
+}
+
 void add_checkpoint_names(OptimizerOptions& options, const zoo::Model& model) {
   // Rules for parameters may have another optimizer, too.
   if (!options.parameters.empty() ||
@@ -200,8 +212,10 @@ Engine wrap_model(
     model->drop_tokens(*config.token_drop);
   }
   config.engine.parallel = parallel.mesh_or_null();
-  add_checkpoint_names(config.engine.optimizer, *model);
-  return {world, model, config.engine};
+  EngineOptions options = config.engine;
+  add_lora_rates(config, options.optimizer, *model);
+  add_checkpoint_names(options.optimizer, *model);
+  return {world, model, std::move(options)};
 }
 
 std::unique_ptr<BatchLoss> loss_of_run(

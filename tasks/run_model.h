@@ -58,6 +58,14 @@ std::shared_ptr<zoo::Model> pretrained_model(
 /// Collective.
 void add_lora(const TrainingConfig& config, World& world, zoo::Model& model);
 
+/// Puts LoRA+'s rates (LoraOptions::lora_plus_ratio) before the rules for
+/// parameters.
+/// @param model with its adapters, if the configuration has any.
+void add_lora_rates(
+    const TrainingConfig& config,
+    OptimizerOptions& options,
+    const zoo::Model& model);
+
 /// Sets OptimizerOptions::other_names to the names that the parameters on this
 /// rank have in files of the model, or of its adapter, if patterns are to match
 /// them.

@@ -58,6 +58,11 @@ void visit_fields(runtime::OptionFields& fields, StartOptions& options) {
 void visit_fields(runtime::OptionFields& fields, LoraOptions& options) {
   visit_fields(fields, options.adapter);
   fields.field(
+      "lora_plus_ratio",
+      options.lora_plus_ratio,
+      {.min = 0, .open_min = true},
+      "LoRA+: how many times `optimizer.lr` is the learning rate of B, and of what is trained of one dimension; of the latter, biases and weights of norms have no weight decay then. Rules in `optimizer.parameters` come after it");
+  fields.field(
       "merge",
       options.merge,
       "also export `model/`, with the adapter merged into it");

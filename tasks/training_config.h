@@ -32,6 +32,7 @@ namespace tessera::tasks {
 /// The section `model.lora`.
 struct LoraOptions {
   zoo::LoraConfig adapter;
+  double lora_plus_ratio = 1; ///< see zoo::lora_plus_rules()
   /// Also exports the model with the adapter merged into it.
   bool merge = false;
 };

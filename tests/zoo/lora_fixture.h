@@ -12,8 +12,15 @@
 
 namespace tessera::zoo {
 
-inline constexpr const char* kAdapters[] =
-    {"bert", "bert_biases", "glm4", "gpt2", "llama", "t5"};
+inline constexpr const char* kAdapters[] = {
+    "bert",
+    "bert_biases",
+    "bert_dora",
+    "glm4",
+    "gpt2",
+    "gpt2_dora",
+    "llama",
+    "t5"};
 
 class LoraFixture {
  public:
