@@ -155,6 +155,7 @@ std::shared_ptr<zoo::Model> planned_model(
   if (config.lora) {
     zoo::apply_lora(*model, config.lora->adapter, config.seed);
   }
+  freeze_parameters(config, *model);
   model->recompute(config.recomputation());
   if (config.layer_drop) {
     model->drop_layers(kNoLayerLeftOut);

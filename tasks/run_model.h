@@ -66,6 +66,16 @@ void add_lora_rates(
     OptimizerOptions& options,
     const zoo::Model& model);
 
+/// Freezes the parameters that `model.train` and `model.freeze` do not leave to
+/// be trained.
+/// @return the expressions, with their keys, that match no parameter here, but
+///     may match those of other pipeline stages.
+/// @throws tessera::Error if nothing is left, or, of a whole model, if an
+///     expression matches nothing.
+std::vector<std::string> freeze_parameters(
+    const TrainingConfig& config,
+    const zoo::Model& model);
+
 /// Sets OptimizerOptions::other_names to the names that the parameters on this
 /// rank have in files of the model, or of its adapter, if patterns are to match
 /// them.

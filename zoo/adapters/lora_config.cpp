@@ -2,7 +2,9 @@
 #include "tessera/zoo/adapters/lora_config.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/format.h"
 #include "tessera/runtime/core/option_check.h"
+#include "tessera/runtime/core/suggest.h"
 #include "tessera/runtime/io/json_file.h"
 #include "tessera/runtime/io/known_keys.h"
 #include "tessera/runtime/io/safetensors.h"
@@ -13,6 +15,7 @@
 #include <array>
 #include <cmath>
 #include <iterator>
+#include <system_error>
 #include <utility>
 
 namespace tessera::zoo {
@@ -82,6 +85,10 @@ const runtime::KnownKeys& adapter_keys() {
   }();
   return keys;
 }
+
+constexpr const char* kConfigName = "adapter_config.json";
+/// PEFT's name of the adapter that is in the folder itself.
+constexpr const char* kDefaultAdapter = "default";
 
 /// Larger than the hidden size of any model: more indicates a damaged file.
 constexpr int64_t kMostRank = 65536;
@@ -389,12 +396,52 @@ bool lora_ties(const std::vector<std::string>& modules) {
   });
 }
 
-LoraConfig read_lora_config(const std::filesystem::path& folder) {
-  const auto path = folder / "adapter_config.json";
+std::vector<std::string> adapters_in(const std::filesystem::path& folder) {
+  const auto is_adapter = [](const std::filesystem::path& path) {
+    return std::filesystem::exists(path / kConfigName);
+  };
+  std::vector<std::string> names;
+  std::error_code none; // no such folder: no adapters
+  for (const auto& entry : std::filesystem::directory_iterator(folder, none)) {
+    if (is_adapter(entry.path())) {
+      names.push_back(entry.path().filename().string());
+    }
+  }
+  std::sort(names.begin(), names.end());
+  if (is_adapter(folder)) {
+    names.insert(names.begin(), kDefaultAdapter);
+  }
+  return names;
+}
+
+std::filesystem::path adapter_folder(
+    const std::filesystem::path& folder,
+    const std::string& name) {
+  const std::vector<std::string> names = adapters_in(folder);
   TESSERA_CHECK(
-      std::filesystem::exists(path),
-      "{} does not exist; give the folder of an adapter that PEFT or Tessera saved",
-      path);
+      std::find(names.begin(), names.end(), name) != names.end(),
+      "'{}' has no adapter '{}'; {}",
+      folder.string(),
+      name,
+      names.empty() ? "it has none at all"
+                    : "it has " + runtime::join_names(names));
+  return name == kDefaultAdapter ? folder : folder / name;
+}
+
+LoraConfig read_lora_config(const std::filesystem::path& folder) {
+  const auto path = folder / kConfigName;
+  if (!std::filesystem::exists(path)) {
+    const std::vector<std::string> names = adapters_in(folder);
+    TESSERA_FAIL(
+        "{} does not exist; {}",
+        path,
+        names.empty()
+            ? "give the folder of an adapter that PEFT or Tessera saved"
+            : formatted(
+                  "the folder has the adapters {}: give one of them, such as {}",
+                  runtime::join_names(names),
+                  folder / names.front()));
+  }
   const auto fields = runtime::read_json_object(path);
   const auto type = fields.get_or<std::string>("peft_type", "");
   TESSERA_CHECK(

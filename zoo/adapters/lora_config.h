@@ -107,6 +107,17 @@ nlohmann::ordered_json to_json(const LoraConfig& config, bool transposed);
 /// and a head that share their weight by the names embed_tokens and lm_head.
 bool lora_ties(const std::vector<std::string>& modules);
 
+/// The names of the adapters in a folder: PEFT writes "default" into the folder
+/// itself, and others into folders in it that are called as they. Sorted, but
+/// for "default", which is first.
+std::vector<std::string> adapters_in(const std::filesystem::path& folder);
+
+/// The folder of one of them.
+/// @throws tessera::Error with the names that there are.
+std::filesystem::path adapter_folder(
+    const std::filesystem::path& folder,
+    const std::string& name);
+
 /// Reads a folder's adapter_config.json. LoraConfig::ensure_weight_tying is set
 /// if PEFT trained a shared weight as one, for which it also must be in its
 /// files under both names, or lora_ties().
