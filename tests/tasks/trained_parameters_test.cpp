@@ -199,6 +199,53 @@ TEST_F(TrainedParameters, BHasItsOwnRate) {
   }
 }
 
+// What is computed from the base when an adapter is made is the same in a run
+// that goes on.
+TEST_F(TrainedParameters, RunsGoOnFromTheSameBase) {
+  const std::string lora = R"(model.lora={"target_modules": "all-linear"})";
+  for (const char* variant :
+       {"model.lora.init=pissa", "model.lora.use_dora=true"}) {
+    SCOPED_TRACE(variant);
+    const char* const file = "adapter/adapter_model.safetensors";
+    const Tensors expected =
+        trained(1, {lora, variant, "training.max_steps=3"}, file);
+    const Tensors first = trained(
+        1,
+        {lora, variant, "training.max_steps=2", "training.save_every=1"},
+        file);
+    const Tensors second = trained(
+        1,
+        {lora,
+         variant,
+         "training.max_steps=3",
+         "training.resume=true",
+         "output.overwrite=false"},
+        file);
+    ASSERT_EQ(second.size(), expected.size());
+    size_t moved = 0;
+    for (const auto& [name, value] : second) {
+      EXPECT_TRUE(value.equal(expected.at(name))) << name;
+      moved += value.equal(first.at(name)) ? 0 : 1;
+    }
+    EXPECT_GT(moved, 0U);
+    // With the adapter, the base is what the merged model is.
+    tests::on_ranks(1, [&] {
+      const auto model = zoo::from_pretrained(base());
+      zoo::load_lora(*model, folder_ / "run" / "adapter");
+      zoo::save_merged(*model, folder_ / "merged");
+    });
+    tests::on_ranks(1, [&] {
+      run_training(config(
+          {lora, variant, "training.max_steps=3", "model.lora.merge=true"}));
+    });
+    const Tensors merged = tensors_in(folder_ / "merged" / "model.safetensors");
+    for (const auto& [name, value] :
+         tensors_in(folder_ / "run" / "model" / "model.safetensors")) {
+      EXPECT_TRUE(value.allclose(merged.at(name), 1e-5, 1e-6)) << name;
+    }
+  }
+}
+
 // As PEFT saves several adapters: "default" in the folder itself.
 TEST_F(TrainedParameters, AdaptersInOneFolderAreLoadedByName) {
   const std::filesystem::path all = folder_ / "all";
@@ -217,7 +264,9 @@ TEST_F(TrainedParameters, AdaptersInOneFolderAreLoadedByName) {
   const auto model = zoo::from_pretrained(base());
   expect_error(
       [&] { zoo::load_lora(*model, all); },
-      {"adapter_config.json\" does not exist", "has the adapters first, second", "/first"});
+      {"adapter_config.json\" does not exist",
+       "has the adapters first, second",
+       "/first"});
   const auto rank_of = [&](const std::string& name) {
     const auto loaded = zoo::from_pretrained(base());
     return zoo::load_lora(*loaded, zoo::adapter_folder(all, name)).r;
@@ -225,7 +274,8 @@ TEST_F(TrainedParameters, AdaptersInOneFolderAreLoadedByName) {
   EXPECT_EQ(rank_of("first"), 1);
   EXPECT_EQ(rank_of("second"), 2);
   expect_error(
-      [&] { rank_of("default"); }, {"no adapter 'default'", "it has first, second"});
+      [&] { rank_of("default"); },
+      {"no adapter 'default'", "it has first, second"});
   // The folder itself is an adapter, too.
   std::filesystem::copy(all / "second", all);
   EXPECT_EQ(zoo::adapters_in(all).front(), "default");

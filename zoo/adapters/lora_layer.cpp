@@ -247,15 +247,16 @@ at::Tensor LoraLayer::forward(const at::Tensor& x, const at::Tensor& product) {
   if (!magnitude_.defined()) {
     return product + low_rank;
   }
-  const at::Tensor factors = row_factors();
-  // As in PEFT, what is dropped is dropped from the change alone.
-  at::Tensor base = product;
+  // y = W x + B A x' + (m / |V| - 1) (W + B A) x' + b, where x' has dropped
+  // elements, as in PEFT. Of the sums, autograd keeps one.
+  const at::Tensor sum = product + low_rank;
+  at::Tensor changed = sum;
   if (drops) {
-    base = at::linear(input, weight_);
+    changed = at::linear(input, weight_) + low_rank;
   } else if (bias_.defined()) {
-    base = product - bias_;
+    changed = sum - bias_;
   }
-  return product + (base * (factors - 1) + low_rank * factors);
+  return sum + changed * row_changes();
 }
 
 at::Tensor LoraLayer::squares() const {
@@ -279,18 +280,20 @@ void LoraLayer::sum_over_ranks(const at::Tensor& squares) const {
   }
 }
 
-at::Tensor LoraLayer::row_factors() const {
+at::Tensor LoraLayer::row_changes() const {
   const at::Tensor lengths = nonzero_lengths(squares());
   const auto* divided = sharding::divided_parameter(magnitude_);
-  at::Tensor factors;
+  at::Tensor changes;
   {
     const sharding::DTensorGuard parts;
-    factors = (magnitude_.to(at::kFloat) / lengths).to(weight_.scalar_type());
+    // In float32: near 1, bfloat16 has steps of 0.8 %.
+    changes =
+        (magnitude_.to(at::kFloat) / lengths - 1).to(weight_.scalar_type());
   }
   return divided == nullptr || divided->tp->group->size() == 1
-             ? factors
+             ? changes
              : sharding::make_dtensor(
-                   factors,
+                   changes,
                    sharding::DividedDim{0, divided->split()},
                    divided->tp);
 }

@@ -90,8 +90,8 @@ class LoraLayer : public DistributedModule, public LinearAdapter {
   /// a row-parallel layer.
   at::Tensor squares() const;
   void sum_over_ranks(const at::Tensor& squares) const;
-  /// m / |V|, [out], divided as the layer's result.
-  at::Tensor row_factors() const;
+  /// m / |V| - 1, [out], divided as the layer's result.
+  at::Tensor row_changes() const;
 
   LayerContext context_;
   LoraLayerOptions options_;
