@@ -629,34 +629,72 @@ TEST(LoraModel, MagnitudesStartAsLengthsOfRows) {
   zoo::LoraConfig config = for_queries();
   config.use_dora = true;
   config.target_modules.names = {"query", "output.dense"};
-  for (const bool is_lazy : {false, true}) {
-    SCOPED_TRACE(is_lazy);
-    const auto model =
-        zoo::from_pretrained(reference.base().folder(), {.lazy = is_lazy});
-    const auto plain = zoo::from_pretrained(reference.base().folder());
+  const auto model = zoo::from_pretrained(reference.base().folder());
+  const auto plain = zoo::from_pretrained(reference.base().folder());
+  zoo::apply_lora(*model, config);
+  const auto parameters = model->named_parameters();
+  size_t compared = 0;
+  for (const auto& item : parameters) {
+    const std::string& name = item.key();
+    const size_t end = name.rfind(".adapter.lora_magnitude");
+    if (end != std::string::npos) {
+      EXPECT_TRUE(item.value().requires_grad());
+      expect_near(
+          item.value().detach(),
+          parameters[name.substr(0, end) + ".weight"]
+              .detach()
+              .square()
+              .sum(1)
+              .sqrt());
+      ++compared;
+    }
+  }
+  EXPECT_EQ(compared, 6U);
+  expect_near(
+      model->forward(reference.input()).logits,
+      plain->forward(reference.input()).logits);
+}
+
+// What is computed from weights is the same of those that are read later.
+TEST(LoraModel, AdaptsLazyWeightsAlike) {
+  const zoo::LoraFixture reference("bert_dora");
+  const TemporaryFolder folder;
+  zoo::write_large_bert(folder / "base");
+  zoo::LoraConfig config = for_queries();
+  config.target_modules.names = {"query", "output.dense"};
+  const auto plain = zoo::from_pretrained(folder / "base");
+  for (const bool use_dora : {true, false}) {
+    SCOPED_TRACE(use_dora);
+    config.use_dora = use_dora;
+    config.init = use_dora ? zoo::LoraInit::kDefault : zoo::LoraInit::kPissa;
+    const auto model = zoo::from_pretrained(folder / "base");
     zoo::apply_lora(*model, config);
-    materialize(*model);
-    const auto parameters = model->named_parameters();
-    size_t compared = 0;
-    for (const auto& item : parameters) {
-      const std::string& name = item.key();
-      const size_t end = name.rfind(".adapter.lora_magnitude");
-      if (end != std::string::npos) {
-        EXPECT_TRUE(item.value().requires_grad());
-        expect_near(
-            item.value().detach(),
-            parameters[name.substr(0, end) + ".weight"]
-                .detach()
-                .square()
-                .sum(1)
-                .sqrt());
-        ++compared;
+    const auto later = zoo::from_pretrained(folder / "base", {.lazy = true});
+    zoo::apply_lora(*later, config);
+    const auto expected = model->named_parameters();
+    for (const auto& item : later->named_parameters()) {
+      if (item.key().ends_with("query.weight")) {
+        EXPECT_TRUE(sharding::is_deferred(item.value())) << item.key();
       }
     }
-    EXPECT_EQ(compared, 6U);
+    materialize(*later);
+    for (const auto& item : later->named_parameters()) {
+      SCOPED_TRACE(item.key());
+      expect_near(item.value().detach(), expected[item.key()].detach());
+    }
     expect_near(
-        model->forward(reference.input()).logits,
+        later->forward(reference.input()).logits,
         plain->forward(reference.input()).logits);
+    // What was taken is given back, also to weights that are read then.
+    const auto removed = zoo::from_pretrained(folder / "base", {.lazy = true});
+    zoo::apply_lora(*removed, config);
+    zoo::remove_lora(*removed);
+    materialize(*removed);
+    for (const auto& item : removed->named_parameters()) {
+      expect_near(
+          item.value().detach(),
+          plain->named_parameters()[item.key()].detach());
+    }
   }
 }
 
@@ -675,31 +713,26 @@ TEST(LoraModel, TakesThePrincipalPartOfTheWeights) {
   const auto values = [](const torch::Tensor& matrix) {
     return at::linalg_svdvals(matrix);
   };
-  for (const bool is_lazy : {false, true}) {
-    SCOPED_TRACE(is_lazy);
-    const auto model =
-        zoo::from_pretrained(reference.base().folder(), {.lazy = is_lazy});
-    zoo::apply_lora(*model, config);
-    materialize(*model);
-    expect_near(model->forward(reference.input()).logits, output);
-    // The largest singular values have left the weight.
-    const torch::Tensor rest = full_weight(*model, foreign);
-    expect_near(values(rest).narrow(0, 0, 21), values(weight).narrow(0, 3, 21));
-    expect_near(
-        values(weight - rest).narrow(0, 0, 3), values(weight).narrow(0, 0, 3));
-    expect_error(
-        [&] { const zoo::AdaptersOff off(*model); }, {"pissa", "init=default"});
-    // What PEFT writes and reads: the base is decomposed again.
-    const TemporaryFolder saved;
-    zoo::save_lora(*model, saved / "adapter");
-    EXPECT_EQ(
-        read_json(saved / "adapter" / "adapter_config.json")
-            .at("init_lora_weights"),
-        "pissa");
-    zoo::remove_lora(*model);
-    expect_near(full_weight(*model, foreign), weight);
-    EXPECT_FALSE(full_weight(*model, foreign).allclose(rest));
-  }
+  const auto model = zoo::from_pretrained(reference.base().folder());
+  zoo::apply_lora(*model, config);
+  expect_near(model->forward(reference.input()).logits, output);
+  // The largest singular values have left the weight.
+  const torch::Tensor rest = full_weight(*model, foreign);
+  expect_near(values(rest).narrow(0, 0, 21), values(weight).narrow(0, 3, 21));
+  expect_near(
+      values(weight - rest).narrow(0, 0, 3), values(weight).narrow(0, 0, 3));
+  expect_error(
+      [&] { const zoo::AdaptersOff off(*model); }, {"pissa", "init=default"});
+  // What PEFT writes and reads: the base is decomposed again.
+  const TemporaryFolder saved;
+  zoo::save_lora(*model, saved / "adapter");
+  EXPECT_EQ(
+      read_json(saved / "adapter" / "adapter_config.json")
+          .at("init_lora_weights"),
+      "pissa");
+  zoo::remove_lora(*model);
+  expect_near(full_weight(*model, foreign), weight);
+  EXPECT_FALSE(full_weight(*model, foreign).allclose(rest));
   config.r = 25;
   expect_error(
       [&] { zoo::apply_lora(*plain, config); },

@@ -68,6 +68,16 @@ class LoraFixture {
   runtime::SafetensorsFile expected_;
 };
 
+/// Writes a classifier whose weights are large enough to be lazy, for the
+/// inputs of "bert_dora".
+inline void write_large_bert(const std::filesystem::path& folder) {
+  nlohmann::json config =
+      read_json(fixture("models") / "bert_classifier" / "config.json");
+  config["hidden_size"] = 96;
+  config["intermediate_size"] = 144;
+  save_pretrained(*from_config(config), folder);
+}
+
 inline void expect_outputs(
     const LoraFixture& reference,
     const ModelOutput& output) {
