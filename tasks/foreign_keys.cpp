@@ -45,6 +45,7 @@ constexpr runtime::ForeignKey kForeignKeys[] = {
     {"lora_r", "model.lora.r"},
     {"lora_rank", "model.lora.r"},
     {"lora_target_modules", "model.lora.target_modules"},
+    {"loraplus_lr_ratio", "model.lora.lora_plus_ratio"},
     {"lr_scheduler", "schedule.decay"},
     {"lr_scheduler_type", "schedule.decay"},
     {"max_grad_norm", "training.clip_grad_norm"},

@@ -408,6 +408,8 @@ const std::vector<KeyRule>& key_rules() {
        }},
       {"model.start_from", nullptr, nullptr},
       {"model.lora", nullptr, nullptr},
+      {"model.train", nullptr, nullptr},
+      {"model.freeze", nullptr, nullptr},
       {"model.checkpoint_layers", nullptr, nullptr},
       {"model.checkpoint_attention", nullptr, nullptr},
       // Of recipes whose layout `tessera plan` chooses.
@@ -504,8 +506,10 @@ const std::vector<KeyRule>& key_rules() {
       {"precision.frozen_weights",
        nullptr,
        [](Setting& setting) {
+         const TrainingConfig& config = setting.config();
          return reason(
-             !setting.config().lora, "all weights are trained: set model.lora");
+             !config.lora && config.trained.empty() && config.frozen.empty(),
+             "all weights are trained: set model.lora");
        }},
       {"loss_scale.fixed", nullptr, nullptr},
       {"loss_scale.initial", nullptr, without_scale},

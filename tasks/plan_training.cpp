@@ -155,6 +155,7 @@ std::shared_ptr<zoo::Model> planned_model(
   if (config.lora) {
     zoo::apply_lora(*model, config.lora->adapter, config.seed);
   }
+  freeze_parameters(config, *model);
   model->recompute(config.recomputation());
   if (config.layer_drop) {
     model->drop_layers(kNoLayerLeftOut);
@@ -301,6 +302,7 @@ class ConfiguredTraining {
     job_.random_seed = config.seed;
     options_ = config.engine;
     options_.log_memory = false;
+    add_lora_rates(config, options_.optimizer, *full);
     add_checkpoint_names(options_.optimizer, *full);
   }
 

@@ -6,11 +6,13 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/core/log.h"
+#include "tessera/runtime/core/suggest.h"
 #include "tessera/runtime/hub/fetch.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/io/remove_tree.h"
 #include "tessera/tasks/run_changes.h"
 #include "tessera/tasks/training_config.h"
+#include "tessera/zoo/adapters/lora_config.h"
 #include "tessera/zoo/formats/hf_folder_writer.h"
 
 #include <system_error>
@@ -126,6 +128,15 @@ AdaptedFolder adapted_folder_of(const fs::path& given) {
                .at("model")
                .value("folder", "");
   } else {
+    const auto names = fs::exists(path / "config.json")
+                           ? std::vector<std::string>()
+                           : zoo::adapters_in(path);
+    TESSERA_CHECK(
+        names.empty(),
+        "'{}' is no model, but has the adapters {}: give one of them, such as '{}'",
+        path.string(),
+        runtime::join_names(names),
+        (path / (names.empty() ? "" : names.front())).string());
     return {model_folder_of(path), {}};
   }
   found.model = model_folder_of(runtime::local_model(base));

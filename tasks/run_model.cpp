@@ -7,6 +7,7 @@
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/core/log.h"
+#include "tessera/runtime/core/name_patterns.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/io/remove_tree.h"
 #include "tessera/sharding/lazy/distributed_parameter.h"
@@ -24,6 +25,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -182,6 +184,113 @@ std::map<std::string, std::vector<std::string>> checkpoint_names_of(
 
 } // namespace
 
+void add_lora_rates(
+    const TrainingConfig& config,
+    OptimizerOptions& options,
+    const zoo::Model& model) {
+  if (!config.lora || config.lora->lora_plus_ratio == 1) {
+    return;
+  }
+  const auto rules = lora_plus_rules(model, config.lora->lora_plus_ratio);
+  options.parameters.insert(
+      options.parameters.begin(), rules.begin(), rules.end());
+}
+
+namespace {
+
+/// The expressions of a key and whether any of them matches.
+class ParameterChoice {
+ public:
+  ParameterChoice(
+      const char* key,
+      const std::vector<std::string>& expressions,
+      const zoo::Model& model)
+      : key_(key),
+        patterns_(key, expressions),
+        other_names_(
+            expressions.empty() ? decltype(other_names_)()
+                                : checkpoint_names_of(model)) {}
+
+  bool has(const std::string& name) {
+    bool found = patterns_.first_match(name).has_value();
+    if (const auto others = other_names_.find(name);
+        others != other_names_.end()) {
+      for (const std::string& other : others->second) {
+        found = patterns_.first_match(other).has_value() || found;
+      }
+    }
+    return found;
+  }
+
+  /// Adds those that have matched nothing to a list.
+  void add_unused(const zoo::Model& model, std::vector<std::string>& unused) {
+    if (!model.names().is_part) {
+      patterns_.check_all_used();
+    }
+    for (const std::string& expression : patterns_.unused()) {
+      unused.push_back(std::string(key_) + " '" + expression + "'");
+    }
+  }
+
+ private:
+  const char* key_;
+  runtime::NamePatterns patterns_;
+  std::map<std::string, std::vector<std::string>> other_names_;
+};
+
+/// @throws tessera::Error if an expression matches nothing on any rank.
+///     Collective if ranks have parts of the model.
+void check_unused(
+    World& world,
+    const zoo::Model& model,
+    const std::vector<std::string>& unused) {
+  if (!model.names().is_part) {
+    return;
+  }
+  std::map<std::string, int> ranks_without;
+  const auto ranks = world.new_communicator("parameters of pipeline stages");
+  for (const std::string& text : runtime::gather_texts(
+           *ranks,
+           nlohmann::json(unused).dump(),
+           "the expressions that match no parameter of each rank")) {
+    for (const nlohmann::json& one : nlohmann::json::parse(text)) {
+      ++ranks_without[one.get<std::string>()];
+    }
+  }
+  for (const auto& [expression, count] : ranks_without) {
+    TESSERA_CHECK(
+        count < world.size(),
+        "{} matches no parameter of the model; give names of the model, such as layers.0.attention.query.bias, or of its checkpoint",
+        expression);
+  }
+}
+
+} // namespace
+
+std::vector<std::string> freeze_parameters(
+    const TrainingConfig& config,
+    const zoo::Model& model) {
+  std::vector<std::string> unused;
+  if (config.trained.empty() && config.frozen.empty()) {
+    return unused;
+  }
+  ParameterChoice trained("model.train", config.trained, model);
+  ParameterChoice frozen("model.freeze", config.frozen, model);
+  bool any = false;
+  for (const auto& item : model.named_parameters()) {
+    const bool is_chosen = config.trained.empty() || trained.has(item.key());
+    const bool is_trained = is_chosen && !frozen.has(item.key());
+    item.value().set_requires_grad(is_trained && item.value().requires_grad());
+    any = any || is_trained;
+  }
+  trained.add_unused(model, unused);
+  frozen.add_unused(model, unused);
+  TESSERA_CHECK(
+      any || model.names().is_part,
+      "model.train and model.freeze leave no parameter to train; change them");
+  return unused;
+}
+
 void add_checkpoint_names(OptimizerOptions& options, const zoo::Model& model) {
   // Rules for parameters may have another optimizer, too.
   if (!options.parameters.empty() ||
@@ -210,8 +319,13 @@ Engine wrap_model(
     model->drop_tokens(*config.token_drop);
   }
   config.engine.parallel = parallel.mesh_or_null();
-  add_checkpoint_names(config.engine.optimizer, *model);
-  return {world, model, config.engine};
+  if (!config.trained.empty() || !config.frozen.empty()) {
+    check_unused(world, *model, freeze_parameters(config, *model));
+  }
+  EngineOptions options = config.engine;
+  add_lora_rates(config, options.optimizer, *model);
+  add_checkpoint_names(options.optimizer, *model);
+  return {world, model, std::move(options)};
 }
 
 std::unique_ptr<BatchLoss> loss_of_run(

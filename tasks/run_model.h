@@ -65,6 +65,24 @@ void log_values_of_new_weights(
     const zoo::Model& model,
     const std::filesystem::path& origin);
 
+/// Puts LoRA+'s rates (LoraOptions::lora_plus_ratio) before the rules for
+/// parameters.
+/// @param model with its adapters, if the configuration has any.
+void add_lora_rates(
+    const TrainingConfig& config,
+    OptimizerOptions& options,
+    const zoo::Model& model);
+
+/// Freezes the parameters that `model.train` and `model.freeze` do not leave to
+/// be trained.
+/// @return the expressions, with their keys, that match no parameter here, but
+///     may match those of other pipeline stages.
+/// @throws tessera::Error if nothing is left, or, of a whole model, if an
+///     expression matches nothing.
+std::vector<std::string> freeze_parameters(
+    const TrainingConfig& config,
+    const zoo::Model& model);
+
 /// Sets OptimizerOptions::other_names to the names that the parameters on this
 /// rank have in files of the model, or of its adapter, if patterns are to match
 /// them.

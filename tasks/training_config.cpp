@@ -58,6 +58,11 @@ void visit_fields(runtime::OptionFields& fields, StartOptions& options) {
 void visit_fields(runtime::OptionFields& fields, LoraOptions& options) {
   visit_fields(fields, options.adapter);
   fields.field(
+      "lora_plus_ratio",
+      options.lora_plus_ratio,
+      {.min = 0, .open_min = true},
+      "LoRA+: how many times `optimizer.lr` is the learning rate of B, and of what is trained of one dimension; of the latter, biases and weights of norms have no weight decay then. Rules in `optimizer.parameters` come after it");
+  fields.field(
       "merge",
       options.merge,
       "also export `model/`, with the adapter merged into it");
@@ -130,6 +135,27 @@ void check_model_source(
   if (config.lora && config.model_folder.empty()) {
     model.fail("lora", "an adapter needs existing weights: set model.folder");
   }
+  if (!config.lora) {
+    return;
+  }
+  if (!config.trained.empty() || !config.frozen.empty()) {
+    model.fail(
+        config.trained.empty() ? "freeze" : "train",
+        "an adapter decides what is trained, and its files have no more: name "
+        "modules in model.lora.modules_to_save, target_modules or "
+        "exclude_modules");
+  }
+  const zoo::LoraConfig& adapter = config.lora->adapter;
+  const bool is_pissa = adapter.init == zoo::LoraInit::kPissa;
+  if (config.start_from && (adapter.use_dora || is_pissa)) {
+    model.fail(
+        "start_from",
+        formatted(
+            "its weights are loaded after the adapter has been computed from "
+            "those of model.folder (model.lora.{}): give the former as "
+            "model.folder",
+            is_pissa ? "init=pissa" : "use_dora"));
+  }
 }
 
 void visit_fields(runtime::OptionFields& fields, TrainingConfig& config) {
@@ -156,6 +182,14 @@ void visit_fields(runtime::OptionFields& fields, TrainingConfig& config) {
         "lora",
         config.lora,
         "train a LoRA adapter and the head instead of the whole model; the run folder gets `adapter/`, which PEFT loads");
+    fields.field(
+        "train",
+        config.trained,
+        "only the parameters are trained whose whole name one of these regular expressions matches, in the model, such as `layers.0.attention.query.bias`, or in its checkpoint; the others have no gradients and no optimizer state. By default all are trained");
+    fields.field(
+        "freeze",
+        config.frozen,
+        "parameters that are not trained, of those that `model.train` leaves; likewise");
     fields.field(
         "checkpoint_layers",
         config.checkpoint_layers,

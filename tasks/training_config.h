@@ -32,6 +32,7 @@ namespace tessera::tasks {
 /// The section `model.lora`.
 struct LoraOptions {
   zoo::LoraConfig adapter;
+  double lora_plus_ratio = 1; ///< see zoo::lora_plus_rules()
   /// Also exports the model with the adapter merged into it.
   bool merge = false;
 };
@@ -91,6 +92,11 @@ struct TrainingConfig {
   int64_t max_length; ///< of texts, in tokens
   /// Trains an adapter and what the task adds; nullopt: the whole model.
   std::optional<LoraOptions> lora;
+  /// Regular expressions for names of parameters, of the model or its files:
+  /// only those that `trained` matches are trained, if it is not empty, and of
+  /// them not those that `frozen` matches.
+  std::vector<std::string> trained;
+  std::vector<std::string> frozen;
   /// The number of layers recomputed in backward; nullopt: chosen
   /// automatically.
   std::optional<int64_t> checkpoint_layers;

@@ -25,7 +25,7 @@ NORMS = {"llama": "norm", "qwen2": "norm", "qwen3": "norm", "gpt2": "ln_f",
          "opt": "final_layer_norm", "glm4": "norm", "t5": "final_layer_norm"}
 TASKS = {"bert": "SEQ_CLS", "roberta": "SEQ_CLS", "t5": "SEQ_2_SEQ_LM"}
 # Refused by name, as the documentation says; never ignored.
-REFUSED = {"use_dora": True, "layers_to_transform": [1], "lora_bias": True, "trainable_token_indices": [5],
+REFUSED = {"lora_bias": True, "trainable_token_indices": [5],
            "layer_replication": [[0, 2]], "use_qalora": True,
            "target_parameters": ["q_proj.weight"]}
 
@@ -49,6 +49,7 @@ class Adapters(LiveSuite):
                   rf".*\.({'|'.join(chosen)})" if how < .35 else chosen}
         optional = {
             "use_rslora": lambda: True,
+            "use_dora": lambda: True,
             "bias": lambda: random.choice(["all", "lora_only"]),
             "rank_pattern": lambda: {chosen[0]: 4},
             "alpha_pattern": lambda: {chosen[0]: 9},
@@ -61,6 +62,10 @@ class Adapters(LiveSuite):
         for key, make in optional.items():
             if random.random() < .25:
                 config[key] = make()
+        if config["target_modules"] == chosen and random.random() < .25:
+            config["layers_to_transform"] = random.choice([1, [0]])
+        if "use_dora" not in config and random.random() < .2:
+            config["init_lora_weights"] = "pissa"
         if "modules_to_save" in config and random.random() < .3:
             config["ensure_weight_tying"] = True
         if name in TASKS:
@@ -172,16 +177,20 @@ def trained_here(case, base, batch, folder, program):
     names = {"lora_alpha": "alpha"}
     ours_too = {"r", "lora_alpha", "target_modules", "use_rslora", "bias",
                 "rank_pattern", "alpha_pattern", "exclude_modules",
-                "modules_to_save", "task_type"}
+                "modules_to_save", "task_type", "use_dora", "layers_to_transform"}
     lora = {names.get(key, key): value for key, value in case["config"].items()
             if key in ours_too}
+    if isinstance(lora.get("layers_to_transform"), int):
+        lora["layers_to_transform"] = [lora["layers_to_transform"]]
+    init = case["config"].get(
+        "init_lora_weights", "gaussian" if "use_dora" in lora else "random")
     (folder / "tokens.bin").write_bytes(array(
         "H", [3 + (7 * i * i + i // 5) % 60 for i in range(400)]).tobytes())
     run = folder / "run"
     write_json(folder / "train.json", {
         "task": "language_model",
         "model": {"folder": str(base), "max_length": 16,
-                  "lora": {**lora, "init": "random", "merge": True}},
+                  "lora": {**lora, "init": init, "merge": True}},
         "data": {"train": str(folder / "tokens.bin")},
         "optimizer": {"type": "adamw", "lr": 0.05},
         "training": {"batch_size": 2, "max_steps": 2},

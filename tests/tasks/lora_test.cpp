@@ -6,6 +6,7 @@
 #include "support/expect_error.h"
 #include "support/paths.h"
 #include "support/temporary_folder.h"
+#include "tessera/runtime/core/name_patterns.h"
 #include "tessera/sharding/lazy/deferred_init.h"
 #include "tessera/sharding/lazy/lazy.h"
 #include "tessera/sharding/weights/weight_files.h"
@@ -15,6 +16,8 @@
 #include "tessera/zoo/adapters/lora_targets.h"
 #include "tools/example_data.h"
 #include "zoo/lora_fixture.h"
+
+#include <ATen/ops/linalg_svdvals.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -138,7 +141,16 @@ TEST_P(Lora, LoadsIntoALazyModel) {
 INSTANTIATE_TEST_SUITE_P(
     All,
     Lora,
-    ::testing::Values("bert", "bert_biases", "glm4", "gpt2", "llama", "t5"),
+    ::testing::Values(
+        "bert",
+        "bert_biases",
+        "bert_dora",
+        "glm4",
+        "gpt2",
+        "gpt2_dora",
+        "gpt2_pissa",
+        "llama",
+        "t5"),
     [](const auto& one) { return std::string(one.param); });
 
 /// An embedding and a head that share their weight, and are trained apart or,
@@ -557,16 +569,244 @@ TEST(LoraModel, DropsInputsOfAdaptersOnly) {
     const torch::NoGradGuard no_grad;
     zoo::LoraLayer& adapter = *zoo::LoraLayer::of(*layer);
     const torch::Tensor x = torch::ones({500, 24});
-    const torch::Tensor full = adapter.forward(x);
+    const torch::Tensor none = torch::zeros({500, 24});
+    const torch::Tensor full = adapter.forward(x, none);
     layer->train();
     torch::manual_seed(3);
-    const torch::Tensor dropped = adapter.forward(x);
+    const torch::Tensor dropped = adapter.forward(x, none);
     EXPECT_FALSE(dropped.allclose(full));
     // The mean over 500 rows of features that are 0 or 2.
     EXPECT_TRUE(dropped.mean(0).allclose(full.mean(0), 0, 0.2));
     layer->eval();
-    EXPECT_TRUE(adapter.forward(x).equal(full));
+    EXPECT_TRUE(adapter.forward(x, none).equal(full));
   }
+}
+
+// As in PEFT: the layer's own product stays, and what magnitudes change is
+// computed from the dropped input.
+TEST(LoraModel, DropsInputsOfMagnitudesToo) {
+  const auto model =
+      zoo::from_pretrained(fixture("models") / "bert_classifier");
+  zoo::LoraConfig config = for_queries();
+  config.dropout = 0.5;
+  config.use_dora = true;
+  zoo::apply_lora(*model, config);
+  size_t compared = 0;
+  for (const auto& module : model->modules()) {
+    auto* layer = dynamic_cast<zoo::LinearLayer*>(module.get());
+    if (layer == nullptr || zoo::LoraLayer::of(*layer) == nullptr) {
+      continue;
+    }
+    const torch::NoGradGuard no_grad;
+    zoo::LoraLayer& adapter = *zoo::LoraLayer::of(*layer);
+    const auto parameters = adapter.named_parameters();
+    const torch::Tensor b = parameters["lora_B"].uniform_(-1, 1);
+    const torch::Tensor m = parameters["lora_magnitude"].uniform_(1, 2);
+    const torch::Tensor a =
+        parameters.contains("lora_A") ? parameters["lora_A"] : torch::Tensor();
+    ASSERT_TRUE(a.defined());
+    const torch::Tensor x = torch::rand({5, 24});
+    const torch::Tensor product = torch::linear(x, layer->weight, layer->bias);
+    layer->train();
+    torch::manual_seed(3);
+    const torch::Tensor result = adapter.forward(x, product);
+    torch::manual_seed(3);
+    const torch::Tensor dropped = torch::dropout(x, 0.5, true);
+    const torch::Tensor update = 2 * b.matmul(a); // alpha / r
+    const torch::Tensor factor =
+        m / (layer->weight + update).square().sum(1).sqrt();
+    expect_near(
+        result,
+        product + torch::linear(dropped, layer->weight) * (factor - 1) +
+            torch::linear(dropped, update) * factor);
+    ++compared;
+  }
+  EXPECT_EQ(compared, 4U);
+}
+
+TEST(LoraModel, MagnitudesStartAsLengthsOfRows) {
+  const zoo::LoraFixture reference("bert_dora");
+  zoo::LoraConfig config = for_queries();
+  config.use_dora = true;
+  config.target_modules.names = {"query", "output.dense"};
+  const auto model = zoo::from_pretrained(reference.base().folder());
+  const auto plain = zoo::from_pretrained(reference.base().folder());
+  zoo::apply_lora(*model, config);
+  const auto parameters = model->named_parameters();
+  size_t compared = 0;
+  for (const auto& item : parameters) {
+    const std::string& name = item.key();
+    const size_t end = name.rfind(".adapter.lora_magnitude");
+    if (end != std::string::npos) {
+      EXPECT_TRUE(item.value().requires_grad());
+      expect_near(
+          item.value().detach(),
+          parameters[name.substr(0, end) + ".weight"]
+              .detach()
+              .square()
+              .sum(1)
+              .sqrt());
+      ++compared;
+    }
+  }
+  EXPECT_EQ(compared, 6U);
+  expect_near(
+      model->forward(reference.input()).logits,
+      plain->forward(reference.input()).logits);
+}
+
+// What is computed from weights is the same of those that are read later.
+TEST(LoraModel, AdaptsLazyWeightsAlike) {
+  const zoo::LoraFixture reference("bert_dora");
+  const TemporaryFolder folder;
+  zoo::write_large_bert(folder / "base");
+  zoo::LoraConfig config = for_queries();
+  config.target_modules.names = {"query", "output.dense"};
+  const auto plain = zoo::from_pretrained(folder / "base");
+  for (const bool use_dora : {true, false}) {
+    SCOPED_TRACE(use_dora);
+    config.use_dora = use_dora;
+    config.init = use_dora ? zoo::LoraInit::kDefault : zoo::LoraInit::kPissa;
+    const auto model = zoo::from_pretrained(folder / "base");
+    zoo::apply_lora(*model, config);
+    const auto later = zoo::from_pretrained(folder / "base", {.lazy = true});
+    zoo::apply_lora(*later, config);
+    const auto expected = model->named_parameters();
+    for (const auto& item : later->named_parameters()) {
+      if (item.key().ends_with("query.weight")) {
+        EXPECT_TRUE(sharding::is_deferred(item.value())) << item.key();
+      }
+    }
+    materialize(*later);
+    for (const auto& item : later->named_parameters()) {
+      SCOPED_TRACE(item.key());
+      expect_near(item.value().detach(), expected[item.key()].detach());
+    }
+    expect_near(
+        later->forward(reference.input()).logits,
+        plain->forward(reference.input()).logits);
+    // What was taken is given back, also to weights that are read then.
+    const auto removed = zoo::from_pretrained(folder / "base", {.lazy = true});
+    zoo::apply_lora(*removed, config);
+    zoo::remove_lora(*removed);
+    materialize(*removed);
+    for (const auto& item : removed->named_parameters()) {
+      expect_near(
+          item.value().detach(),
+          plain->named_parameters()[item.key()].detach());
+    }
+  }
+}
+
+TEST(LoraModel, TakesThePrincipalPartOfTheWeights) {
+  const zoo::LoraFixture reference("gpt2_pissa");
+  zoo::LoraConfig config;
+  config.r = 3;
+  config.alpha = 6;
+  config.init = zoo::LoraInit::kPissa;
+  config.target_modules.names = {"c_attn", "c_proj"};
+  config.task_type = ""; // else a head is trained, too
+  const auto plain = zoo::from_pretrained(reference.base().folder());
+  const torch::Tensor output = plain->forward(reference.input()).logits;
+  const char* const foreign = "transformer.h.1.attn.c_attn.weight";
+  const torch::Tensor weight = full_weight(*plain, foreign);
+  const auto values = [](const torch::Tensor& matrix) {
+    return at::linalg_svdvals(matrix);
+  };
+  const auto model = zoo::from_pretrained(reference.base().folder());
+  zoo::apply_lora(*model, config);
+  expect_near(model->forward(reference.input()).logits, output);
+  // The largest singular values have left the weight.
+  const torch::Tensor rest = full_weight(*model, foreign);
+  expect_near(values(rest).narrow(0, 0, 21), values(weight).narrow(0, 3, 21));
+  expect_near(
+      values(weight - rest).narrow(0, 0, 3), values(weight).narrow(0, 0, 3));
+  expect_error(
+      [&] { const zoo::AdaptersOff off(*model); }, {"pissa", "init=default"});
+  // What PEFT writes and reads: the base is decomposed again.
+  const TemporaryFolder saved;
+  zoo::save_lora(*model, saved / "adapter");
+  EXPECT_EQ(
+      read_json(saved / "adapter" / "adapter_config.json")
+          .at("init_lora_weights"),
+      "pissa");
+  zoo::remove_lora(*model);
+  expect_near(full_weight(*model, foreign), weight);
+  EXPECT_FALSE(full_weight(*model, foreign).allclose(rest));
+  config.r = 25;
+  expect_error(
+      [&] { zoo::apply_lora(*plain, config); },
+      {"init=pissa", "the rank 25", "larger than 24"});
+  EXPECT_FALSE(zoo::has_lora(*plain));
+}
+
+// The rule of PEFT's layers_to_transform and layers_pattern: the results are
+// those of its check_target_module_exists().
+TEST(LoraModel, ChoosesLayersAsPeft) {
+  const std::vector<std::string> modules{
+      "h.1.attn.c_attn",
+      "transformer.h.1.attn.c_attn",
+      "transformer.h.11.attn.c_attn",
+      "model.layers.1.experts.0.c_attn",
+      "model.layers.0.experts.1.c_attn",
+      "model.blocks.1.c_attn",
+      "c_attn",
+      "encoder.block.1.layer.0.c_attn",
+      "layers.1.c_attn"};
+  const auto chosen = [&](std::vector<int64_t> layers,
+                          std::vector<std::string> words) {
+    zoo::LoraConfig config;
+    config.target_modules.names = {"c_attn", "layers.1.c_attn"};
+    config.layers_to_transform = std::move(layers);
+    config.layers_pattern = std::move(words);
+    const zoo::LoraTargets targets(config, "");
+    std::vector<size_t> found;
+    for (size_t i = 0; i < modules.size(); ++i) {
+      if (targets.has(modules[i])) {
+        found.push_back(i);
+      }
+    }
+    return found;
+  };
+  using Found = std::vector<size_t>;
+  EXPECT_EQ(chosen({1}, {}), (Found{1, 3, 5, 6, 7, 8}));
+  EXPECT_EQ(chosen({1}, {"h"}), (Found{0, 1, 6, 8}));
+  EXPECT_EQ(chosen({1, 3}, {"h", "layers"}), (Found{0, 1, 3, 6, 8}));
+  EXPECT_EQ(chosen({0}, {"layer"}), (Found{6, 7, 8}));
+  EXPECT_EQ(chosen({1}, {"(h|blocks)"}), (Found{0, 1, 5, 6, 8}));
+  EXPECT_EQ(chosen({1}, {"h|blocks"}), (Found{6, 8}));
+  EXPECT_EQ(chosen({}, {}).size(), modules.size());
+}
+
+TEST(LoraModel, RatesOfLoraPlus) {
+  const auto model =
+      zoo::from_pretrained(fixture("models") / "bert_classifier");
+  zoo::LoraConfig config = for_queries();
+  config.use_dora = true;
+  config.bias = zoo::LoraBias::kLoraOnly;
+  config.modules_to_save = {"pooler"};
+  zoo::apply_lora(*model, config);
+  const auto rules = zoo::lora_plus_rules(*model, 16);
+  ASSERT_EQ(rules.size(), 2U);
+  for (const auto& item : model->named_parameters()) {
+    const std::string& name = item.key();
+    SCOPED_TRACE(name);
+    const bool is_first =
+        runtime::NamePattern("rule", rules[0].pattern).matches(name);
+    const bool is_second =
+        runtime::NamePattern("rule", rules[1].pattern).matches(name);
+    const bool trained = item.value().requires_grad();
+    EXPECT_EQ(
+        is_first,
+        name.ends_with(".lora_B") || name.ends_with(".lora_magnitude"));
+    EXPECT_EQ(is_second, trained && name.ends_with(".bias"));
+  }
+  EXPECT_EQ(rules[0].lr_scale, 16);
+  EXPECT_FALSE(rules[0].weight_decay);
+  EXPECT_EQ(rules[1].lr_scale, 16);
+  EXPECT_EQ(rules[1].weight_decay, 0);
+  expect_error(
+      [] { zoo::lora_plus_rules(*small_bert(), 2); }, {"no LoRA adapters"});
 }
 
 TEST(LoraModel, IsClearedByAnEmptyOverride) {
@@ -618,7 +858,36 @@ TEST(LoraModel, AllOptionsComeFromAConfiguration) {
        R"(model.lora.rank_pattern={"layer\\.1\\..*\\.query": 3})",
        R"(model.lora.alpha_pattern={"value": 7})",
        "model.lora.task_type=TOKEN_CLS",
+       "model.lora.use_dora=true",
        "model.lora.base_model=elsewhere"});
+  EXPECT_TRUE(config.use_dora);
+  const zoo::LoraConfig second = read(
+      {"model.lora.layers_to_transform=[1]",
+       R"(model.lora.layers_pattern=["layer"])",
+       "model.lora.init=pissa"});
+  EXPECT_EQ(second.layers_to_transform, std::vector<int64_t>{1});
+  EXPECT_EQ(second.layers_pattern, std::vector<std::string>{"layer"});
+  EXPECT_EQ(second.init, zoo::LoraInit::kPissa);
+  expect_error(
+      [&] {
+        read(
+            {"model.lora.target_modules=all-linear",
+             "model.lora.layers_to_transform=[1]"});
+      },
+      {"model.lora.layers_to_transform is set", "'all-linear'", "as in PEFT"});
+  expect_error(
+      [&] { read({R"(model.lora.layers_pattern=["h"])"}); },
+      {"model.lora.layers_pattern is set", "layers_to_transform is empty"});
+  expect_error(
+      [&] {
+        read({"model.lora.use_dora=true", "model.lora.init=random"});
+      },
+      {"use_dora", "init=random", "gaussian"});
+  expect_error(
+      [&] {
+        read({"model.lora.use_dora=true", "model.lora.init=pissa"});
+      },
+      {"use_dora", "init=pissa", "not implemented"});
   EXPECT_TRUE(config.target_modules.names.empty());
   EXPECT_EQ(config.task_type, "TOKEN_CLS");
   EXPECT_EQ(config.base_model, "elsewhere");
@@ -773,10 +1042,14 @@ TEST(LoraFolder, SaysWhatIsWrong) {
   };
   write("peft_type", "ADALORA");
   expect_error(load, {"'peft_type' is 'ADALORA'"});
-  write("use_dora", true);
-  expect_error(load, {"'use_dora' is true", "not implemented"});
-  write("init_lora_weights", "pissa");
-  expect_error(load, {"'init_lora_weights'", "pissa", "merge"});
+  write("lora_bias", true);
+  expect_error(load, {"'lora_bias' is true", "not implemented"});
+  write("init_lora_weights", "olora");
+  expect_error(load, {"'init_lora_weights'", "olora", "merge"});
+  write("init_lora_weights", "pissa_niter_4");
+  expect_error(load, {"'init_lora_weights'", "pissa_niter_4", "merge"});
+  write("layers_to_transform", "1");
+  expect_error(load, {"'layers_to_transform'", "number of a layer"});
   write("bias", "some");
   expect_error(load, {"'bias' is \"some\"", "lora_only"});
   write("r", "three");

@@ -12,8 +12,15 @@
 
 namespace tessera::zoo {
 
-inline constexpr const char* kAdapters[] =
-    {"bert", "bert_biases", "glm4", "gpt2", "llama", "t5"};
+inline constexpr const char* kAdapters[] = {
+    "bert",
+    "bert_biases",
+    "bert_dora",
+    "glm4",
+    "gpt2",
+    "gpt2_dora",
+    "llama",
+    "t5"};
 
 class LoraFixture {
  public:
@@ -60,6 +67,16 @@ class LoraFixture {
   ModelFixture base_;
   runtime::SafetensorsFile expected_;
 };
+
+/// Writes a classifier whose weights are large enough to be lazy, for the
+/// inputs of "bert_dora".
+inline void write_large_bert(const std::filesystem::path& folder) {
+  nlohmann::json config =
+      read_json(fixture("models") / "bert_classifier" / "config.json");
+  config["hidden_size"] = 96;
+  config["intermediate_size"] = 144;
+  save_pretrained(*from_config(config), folder);
+}
 
 inline void expect_outputs(
     const LoraFixture& reference,

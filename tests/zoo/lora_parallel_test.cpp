@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Adapters over two ranks: of divided layers, and under ZeRO.
 
+#include "support/expect_error.h"
 #include "support/ranks.h"
 #include "support/temporary_folder.h"
 #include "support/tensor_parts.h"
@@ -134,19 +135,78 @@ TEST(LoraParallel, StartsWithTheSameNumbersOnAnyNumberOfRanks) {
     config.init = LoraInit::kRandom;
     config.target_modules.pattern = "all-linear";
     const auto folder = fixture("models") / "gpt2";
-    const auto plain = from_pretrained(folder);
-    apply_lora(*plain, config, 7);
+    for (const bool use_dora : {false, true}) {
+      config.use_dora = use_dora;
+      config.init = use_dora ? LoraInit::kGaussian : LoraInit::kRandom;
+      const auto plain = from_pretrained(folder);
+      apply_lora(*plain, config, 7);
+      for (const bool is_lazy : {false, true}) {
+        const auto divided = from_pretrained(
+            folder, {.context = LayerContext(tp), .lazy = is_lazy});
+        apply_lora(*divided, config, 7);
+        materialize(*divided);
+        const auto expected = plain->named_parameters();
+        const TensorSpecs specs = specs_in(*divided);
+        const torch::NoGradGuard no_grad;
+        for (const auto& item : divided->named_parameters()) {
+          SCOPED_TRACE(item.key());
+          const torch::Tensor full = tests::gather_full(
+              item.value(),
+              specs.at(item.value().unsafeGetTensorImpl()),
+              *tp.group);
+          if (item.key().ends_with(".lora_magnitude")) {
+            expect_near(full, expected[item.key()]); // sums in another order
+          } else {
+            EXPECT_TRUE(full.equal(expected[item.key()]));
+          }
+        }
+      }
+    }
+    config = {};
+    config.init = LoraInit::kPissa;
+    config.target_modules.pattern = "all-linear";
     const auto divided = from_pretrained(folder, {.context = LayerContext(tp)});
-    apply_lora(*divided, config, 7);
-    const auto expected = plain->named_parameters();
-    const TensorSpecs specs = specs_in(*divided);
-    const torch::NoGradGuard no_grad;
-    for (const auto& item : divided->named_parameters()) {
-      const torch::Tensor full = tests::gather_full(
-          item.value(),
-          specs.at(item.value().unsafeGetTensorImpl()),
-          *tp.group);
-      EXPECT_TRUE(full.equal(expected[item.key()])) << item.key();
+    expect_error(
+        [&] { apply_lora(*divided, config); },
+        {"init=pissa", "tensor-parallel", "parallel.tensor=1"});
+    EXPECT_FALSE(has_lora(*divided));
+  });
+}
+
+// Each rank reads the rows of which it has the lengths, and the weights that
+// have lost their principal part.
+TEST(LoraParallel, StartsFromTheWeightsUnderZero) {
+  const TemporaryFolder saved;
+  const auto base = saved / "base";
+  run_ranks(1, [&](World& /*world*/) { write_large_bert(base); });
+  run_ranks(2, [&](World& world) {
+    const LoraFixture reference("bert_dora");
+    const auto plain = from_pretrained(base);
+    const torch::Tensor expected = plain->forward(reference.input()).logits;
+    for (const bool use_dora : {false, true}) {
+      for (const int zero_stage : {1, 2, 3}) {
+        const auto model = from_pretrained(base, {.lazy = true});
+        LoraConfig config;
+        config.r = 2;
+        config.use_dora = use_dora;
+        config.init = use_dora ? LoraInit::kDefault : LoraInit::kPissa;
+        config.target_modules.names = {"query", "output.dense"};
+        apply_lora(*model, config);
+        EngineOptions options;
+        options.log_memory = false;
+        options.sharding.zero_stage = zero_stage;
+        options.sharding.groups.min_group_numel = 1000;
+        Engine engine(world, model, options);
+        expect_near(model->forward(reference.input()).logits, expected);
+        const auto folder =
+            saved / (std::to_string(zero_stage) + (use_dora ? "d" : "p"));
+        save_lora(engine, *model, folder);
+        if (world.rank() == 0) { // B is 0: lengths alone, or all of it
+          const auto again = from_pretrained(base);
+          load_lora(*again, folder);
+          expect_near(again->forward(reference.input()).logits, expected);
+        }
+      }
     }
   });
 }

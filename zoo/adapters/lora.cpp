@@ -11,6 +11,7 @@
 #include "tessera/sharding/lazy/lazy.h"
 #include "tessera/zoo/adapters/lora_layer.h"
 #include "tessera/zoo/adapters/lora_record.h"
+#include "tessera/zoo/adapters/principal_part.h"
 
 #include <torch/types.h>
 
@@ -130,12 +131,14 @@ std::vector<Site> sites_of(Model& model, const LoraTargets& targets) {
   }
   const ModuleNames& asked = targets.config().target_modules;
   const std::vector<std::string> candidates(ends.begin(), ends.end());
+  const auto& asked_layers = targets.config().layers_to_transform;
   const std::string first =
       asked.pattern.empty() ? asked.names.front() : asked.pattern;
   TESSERA_CHECK(
       !sites.empty() || model.names().is_part,
-      "apply_lora: target_modules ('{}', ...) matches no linear layer of the model; use the names in the checkpoint{}",
+      "apply_lora: target_modules ('{}', ...) matches no linear layer of the model{}; use the names in the checkpoint{}",
       first,
+      asked_layers.empty() ? "" : " in layers_to_transform",
       runtime::nearest_names_hint(first, candidates));
   if (!model.names().is_part) { // else they may be on other ranks
     warn_about_targets(asked.names, modules, candidates);
@@ -210,9 +213,20 @@ void add_adapters(const Site& site, const LoraTargets& targets, uint64_t seed) {
   options.scaling = targets.scaling_of(site.foreign);
   options.dropout = targets.config().dropout;
   options.init = targets.config().init;
+  options.use_dora = targets.config().use_dora;
+  PrincipalPart principal;
+  if (options.init == LoraInit::kPissa) {
+    principal = principal_part(site.layers, options.r, options.scaling);
+    options.initial_a = principal.a;
+  }
   const LoraLayer* first = nullptr;
+  int64_t row = 0;
   for (size_t i = 0; i < site.layers.size(); ++i) {
     LinearLayer& layer = *site.layers[i];
+    if (principal.b.defined()) {
+      options.initial_b = principal.b.narrow(0, row, layer.sizes.out);
+      row += layer.sizes.out;
+    }
     const auto added = LoraLayer::add(layer, options, first);
     first = i == 0 ? added.get() : first;
     // Parameter names are the same in all adapters, so the layer's name varies
@@ -299,6 +313,11 @@ std::vector<std::string> apply_lora_as_given(
       "apply_lora: target_modules contains '{}', the head of a language model: the model uses its weight directly, so an adapter would have no effect. Remove it from target_modules, or train all of it with modules_to_save",
       targets.named_output());
   const std::vector<Site> sites = sites_of(model, targets);
+  if (config.init == LoraInit::kPissa) {
+    for (const Site& site : sites) {
+      check_principal_part(site.layers, targets.rank_of(site.foreign));
+    }
+  }
   const auto record = std::make_shared<LoraRecord>(targets);
   for (const auto& item : model.named_parameters()) {
     if (item.value().requires_grad()) {
@@ -337,6 +356,9 @@ AdaptersOff::AdaptersOff(const Model& model) {
       config.bias == LoraBias::kNone && config.modules_to_save.empty(),
       "the adapter also trains {} of the base model, which cannot be switched off; set model.lora.bias=none and no model.lora.modules_to_save",
       config.modules_to_save.empty() ? "biases" : "whole modules");
+  TESSERA_CHECK(
+      config.init != LoraInit::kPissa,
+      "the adapter's init is \"pissa\", which has taken a part of the weights, so that the model without the adapter is not what it was; set model.lora.init=default");
   for (const auto& module : model.modules(/*include_self=*/false)) {
     if (auto* adapter = dynamic_cast<LoraLayer*>(module.get())) {
       adapters_.push_back(adapter);
@@ -350,6 +372,24 @@ AdaptersOff::~AdaptersOff() {
     adapter->set_active(true);
   }
 }
+
+namespace {
+
+/// @param restores whether weights get back what PiSSA took from them.
+void remove_adapters(Model& model, bool restores) {
+  const LoraRecord& record = LoraRecord::of(model);
+  for (const auto& [path, layer] : linear_layers(model)) {
+    if (LoraLayer::of(*layer) != nullptr) {
+      LoraLayer::remove(*layer, restores);
+    }
+  }
+  for (auto& item : model.named_parameters()) {
+    item.value().set_requires_grad(record.were_trainable.contains(item.key()));
+  }
+  model.unregister_module(LoraRecord::kName);
+}
+
+} // namespace
 
 void merge_lora(Model& model) {
   LoraRecord::of(model); // throws if there are none
@@ -368,23 +408,14 @@ void merge_lora(Model& model) {
   for (const auto& [path, layer] : linear_layers(model)) {
     if (const LoraLayer* adapter = LoraLayer::of(*layer)) {
       at::Tensor weight = layer->weight;
-      weight.copy_(weight.to(at::kFloat) + adapter->product());
+      weight.copy_(adapter->merged());
     }
   }
-  remove_lora(model);
+  remove_adapters(model, /*restores=*/false);
 }
 
 void remove_lora(Model& model) {
-  const LoraRecord& record = LoraRecord::of(model);
-  for (const auto& [path, layer] : linear_layers(model)) {
-    if (LoraLayer::of(*layer) != nullptr) {
-      LoraLayer::remove(*layer);
-    }
-  }
-  for (auto& item : model.named_parameters()) {
-    item.value().set_requires_grad(record.were_trainable.contains(item.key()));
-  }
-  model.unregister_module(LoraRecord::kName);
+  remove_adapters(model, /*restores=*/true);
 }
 
 } // namespace tessera::zoo

@@ -42,7 +42,9 @@ LoraConfig with_new_modules(const Model& model, LoraConfig config);
 /// or tensor-parallel, the model lazy or a pipeline stage. Frozen parameters
 /// have no gradients and no optimizer state. For one configuration and seed,
 /// the initial adapters are the same on any number of ranks. Call it before
-/// wrap().
+/// wrap(). With LoraConfig::use_dora, weights must have their values, or, if
+/// they are lazy, where to get them (load_weights(), init_parameters()); it is
+/// then collective over a tensor-parallel group.
 /// @return the layers that got an adapter, by their names in checkpoints.
 /// @throws tessera::Error, with the model unchanged, if no module matches, if a
 ///     named module is not a linear layer, if the model already has adapters,
@@ -62,9 +64,17 @@ const LoraConfig& lora_config(const Model& model);
 /// "base_model.model.h.0.attn.c_attn.lora_A.weight".
 WeightNames lora_names(const Model& model);
 
+/// The rules of LoRA+ (arXiv:2402.12354) for OptimizerOptions::parameters, as
+/// PEFT's create_loraplus_optimizer() groups parameters: all B, and what is
+/// trained of one dimension, such as biases and magnitudes, have `ratio` times
+/// the learning rate; biases and weights of norms among them no weight decay.
+/// @throws tessera::Error if the model has no adapters.
+std::vector<ParameterRule> lora_plus_rules(const Model& model, double ratio);
+
 /// Adds all adapters to the weights in place and removes them; the parameters
-/// that were trainable before apply_lora() are trainable again. Not collective;
-/// not for a wrapped model.
+/// that were trainable before apply_lora() are trainable again. Collective over
+/// a tensor-parallel group with LoraConfig::use_dora, otherwise not; not for a
+/// wrapped model.
 /// @throws tessera::Error if the model has no adapters, is wrapped, or has no
 ///     memory.
 void merge_lora(Model& model);
@@ -82,8 +92,9 @@ class [[nodiscard]] AdaptersOff {
  public:
   /// @param model must outlive this object.
   /// @throws tessera::Error if the model has no adapters, or if parts of the
-  ///     base are trained with them (LoraConfig::bias, ::modules_to_save),
-  ///     which then would not be what they were.
+  ///     base are trained with them (LoraConfig::bias, ::modules_to_save) or
+  ///     were taken from it (LoraInit::kPissa), which then would not be what
+  ///     they were.
   explicit AdaptersOff(const Model& model);
   ~AdaptersOff();
   AdaptersOff(const AdaptersOff&) = delete;

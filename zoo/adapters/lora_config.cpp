@@ -2,7 +2,9 @@
 #include "tessera/zoo/adapters/lora_config.h"
 
 #include "tessera/runtime/core/error.h"
+#include "tessera/runtime/core/format.h"
 #include "tessera/runtime/core/option_check.h"
+#include "tessera/runtime/core/suggest.h"
 #include "tessera/runtime/io/json_file.h"
 #include "tessera/runtime/io/known_keys.h"
 #include "tessera/runtime/io/safetensors.h"
@@ -13,6 +15,7 @@
 #include <array>
 #include <cmath>
 #include <iterator>
+#include <system_error>
 #include <utility>
 
 namespace tessera::zoo {
@@ -26,13 +29,10 @@ constexpr std::array<std::pair<const char*, LoraBias>, 3> kBiasNames{
 
 /// Variants that are not implemented; null, false or empty disables them.
 constexpr const char* kVariants[] = {
-    "use_dora",
     "lora_bias",
     "use_qalora",
     "use_bdlora",
     "layer_replication",
-    "layers_to_transform",
-    "layers_pattern",
     "target_parameters",
     "trainable_token_indices",
     "arrow_config",
@@ -61,6 +61,9 @@ const runtime::KnownKeys& adapter_keys() {
              "ensure_weight_tying",
              "bias",
              "use_rslora",
+             "use_dora",
+             "layers_to_transform",
+             "layers_pattern",
              "init_lora_weights",
              "rank_pattern",
              "alpha_pattern",
@@ -83,8 +86,14 @@ const runtime::KnownKeys& adapter_keys() {
   return keys;
 }
 
+constexpr const char* kConfigName = "adapter_config.json";
+/// PEFT's name of the adapter that is in the folder itself.
+constexpr const char* kDefaultAdapter = "default";
+
 /// Larger than the hidden size of any model: more indicates a damaged file.
 constexpr int64_t kMostRank = 65536;
+/// Likewise of numbers of layers.
+constexpr int64_t kMostLayer = 1'000'000;
 
 bool is_off(const nlohmann::json& value) {
   return value.is_null() || value == false ||
@@ -129,6 +138,32 @@ ModuleNames read_modules(const runtime::JsonValue& fields, const char* key) {
   return modules;
 }
 
+/// A number of a layer, or a list of them.
+std::vector<int64_t> read_layers(const runtime::JsonValue& fields) {
+  const char* const key = "layers_to_transform";
+  const nlohmann::json value = fields.value().value(key, nlohmann::json());
+  if (value.is_null()) {
+    return {};
+  }
+  const nlohmann::json listed =
+      value.is_array() ? value : nlohmann::json::array({value});
+  std::vector<int64_t> layers;
+  for (const nlohmann::json& layer : listed) {
+    if (!layer.is_number_integer() || layer < 0 || layer > kMostLayer) {
+      fail(fields, key, "the number of a layer, from 0, or a list of them");
+    }
+    layers.push_back(layer.get<int64_t>());
+  }
+  return layers;
+}
+
+/// An expression, or a list of them.
+std::vector<std::string> read_layers_pattern(const runtime::JsonValue& fields) {
+  const ModuleNames words = read_modules(fields, "layers_pattern");
+  return words.pattern.empty() ? words.names
+                               : std::vector<std::string>{words.pattern};
+}
+
 template <typename Number>
 std::map<std::string, Number> read_pattern(
     const runtime::JsonValue& fields,
@@ -147,11 +182,14 @@ LoraInit read_init(const runtime::JsonValue& fields) {
   if (value == "gaussian") {
     return LoraInit::kGaussian;
   }
+  if (value == "pissa") {
+    return LoraInit::kPissa;
+  }
   if (!value.is_boolean()) {
     fail(
         fields,
         "init_lora_weights",
-        "true, false or \"gaussian\"; other values change the base model's "
+        "true, false, \"gaussian\" or \"pissa\"; other values change the base model's "
         "weights: merge such an adapter with PEFT");
   }
   return value == true ? LoraInit::kDefault : LoraInit::kRandom;
@@ -232,6 +270,15 @@ void visit_fields(runtime::OptionFields& fields, LoraConfig& lora) {
       lora.exclude_modules.names,
       "layers without an adapter; likewise");
   fields.field(
+      "layers_to_transform",
+      lora.layers_to_transform,
+      {.min = 0, .max = kMostLayer},
+      "numbers of the layers that get adapters, from 0; by default all do. With names in `target_modules` only");
+  fields.field(
+      "layers_pattern",
+      lora.layers_pattern,
+      "what precedes the number of a layer in names, such as `layers`, as regular expressions; by default any word after the first does");
+  fields.field(
       "modules_to_save",
       lora.modules_to_save,
       "modules that are trained and saved whole (the classifier always is)");
@@ -248,13 +295,18 @@ void visit_fields(runtime::OptionFields& fields, LoraConfig& lora) {
       "which biases are trained: `all`, or `lora_only` for layers with adapters");
   fields.field(
       "use_rslora", lora.use_rslora, "scale by alpha / sqrt(r) instead");
+  fields.field(
+      "use_dora",
+      lora.use_dora,
+      "DoRA: also train the length of each row of an adapted weight; rows keep the direction that the weight with its adapter has");
   fields.choice(
       "init",
       lora.init,
       {{"default", LoraInit::kDefault},
        {"gaussian", LoraInit::kGaussian},
-       {"random", LoraInit::kRandom}},
-      "new adapters leave the outputs unchanged (`default`, `gaussian`) or are `random`");
+       {"random", LoraInit::kRandom},
+       {"pissa", LoraInit::kPissa}},
+      "new adapters leave the outputs unchanged (`default`, `gaussian`), are `random`, or take the largest singular values from the weight (`pissa`, which decomposes the weights whenever they are loaded)");
   fields.field(
       "rank_pattern",
       lora.rank_pattern,
@@ -280,6 +332,20 @@ void check(const LoraConfig& config) {
   TESSERA_CHECK(
       !config.target_modules.empty(),
       "model.lora.target_modules is empty; name linear layers as the checkpoint does, e.g. [\"query\", \"value\"], or \"all-linear\"");
+  TESSERA_CHECK(
+      config.layers_to_transform.empty() ||
+          config.target_modules.pattern.empty(),
+      "model.lora.layers_to_transform is set, and model.lora.target_modules is '{}', which decides alone, as in PEFT; list names in target_modules, or let the expression name the layers",
+      config.target_modules.pattern);
+  TESSERA_CHECK(
+      config.layers_pattern.empty() || !config.layers_to_transform.empty(),
+      "model.lora.layers_pattern is set, but model.lora.layers_to_transform is empty, so that all layers get adapters; set both, or leave it out");
+  TESSERA_CHECK(
+      !config.use_dora || config.init != LoraInit::kRandom,
+      "model.lora.use_dora and model.lora.init=random: rows start with the lengths that the weights have without an adapter, so that a random one would be scaled; use the init \"default\" or \"gaussian\"");
+  TESSERA_CHECK(
+      !config.use_dora || config.init != LoraInit::kPissa,
+      "model.lora.use_dora and model.lora.init=pissa are not implemented together; leave out one of them");
 }
 
 nlohmann::ordered_json to_json(const LoraConfig& config, bool transposed) {
@@ -296,8 +362,9 @@ nlohmann::ordered_json to_json(const LoraConfig& config, bool transposed) {
     bias = value == config.bias ? name : bias;
   }
   const nlohmann::ordered_json init =
-      config.init == LoraInit::kGaussian
-          ? nlohmann::ordered_json("gaussian")
+      config.init == LoraInit::kGaussian ? nlohmann::ordered_json("gaussian")
+      : config.init == LoraInit::kPissa
+          ? nlohmann::ordered_json("pissa")
           : nlohmann::ordered_json(config.init == LoraInit::kDefault);
   return {
       {"alpha_pattern", alphas},
@@ -308,6 +375,8 @@ nlohmann::ordered_json to_json(const LoraConfig& config, bool transposed) {
       {"fan_in_fan_out", transposed},
       {"inference_mode", true},
       {"init_lora_weights", init},
+      {"layers_pattern", or_null(config.layers_pattern)},
+      {"layers_to_transform", or_null(config.layers_to_transform)},
       {"lora_alpha", number(config.alpha)},
       {"lora_dropout", config.dropout},
       {"modules_to_save", or_null(config.modules_to_save)},
@@ -316,7 +385,7 @@ nlohmann::ordered_json to_json(const LoraConfig& config, bool transposed) {
       {"rank_pattern", ranks},
       {"target_modules", json_of(config.target_modules)},
       {"task_type", or_null(config.task_type.value_or(""))},
-      {"use_dora", false},
+      {"use_dora", config.use_dora},
       {"use_rslora", config.use_rslora}};
 }
 
@@ -327,12 +396,52 @@ bool lora_ties(const std::vector<std::string>& modules) {
   });
 }
 
-LoraConfig read_lora_config(const std::filesystem::path& folder) {
-  const auto path = folder / "adapter_config.json";
+std::vector<std::string> adapters_in(const std::filesystem::path& folder) {
+  const auto is_adapter = [](const std::filesystem::path& path) {
+    return std::filesystem::exists(path / kConfigName);
+  };
+  std::vector<std::string> names;
+  std::error_code none; // no such folder: no adapters
+  for (const auto& entry : std::filesystem::directory_iterator(folder, none)) {
+    if (is_adapter(entry.path())) {
+      names.push_back(entry.path().filename().string());
+    }
+  }
+  std::sort(names.begin(), names.end());
+  if (is_adapter(folder)) {
+    names.insert(names.begin(), kDefaultAdapter);
+  }
+  return names;
+}
+
+std::filesystem::path adapter_folder(
+    const std::filesystem::path& folder,
+    const std::string& name) {
+  const std::vector<std::string> names = adapters_in(folder);
   TESSERA_CHECK(
-      std::filesystem::exists(path),
-      "{} does not exist; give the folder of an adapter that PEFT or Tessera saved",
-      path);
+      std::find(names.begin(), names.end(), name) != names.end(),
+      "'{}' has no adapter '{}'; {}",
+      folder.string(),
+      name,
+      names.empty() ? "it has none at all"
+                    : "it has " + runtime::join_names(names));
+  return name == kDefaultAdapter ? folder : folder / name;
+}
+
+LoraConfig read_lora_config(const std::filesystem::path& folder) {
+  const auto path = folder / kConfigName;
+  if (!std::filesystem::exists(path)) {
+    const std::vector<std::string> names = adapters_in(folder);
+    TESSERA_FAIL(
+        "{} does not exist; {}",
+        path,
+        names.empty()
+            ? "give the folder of an adapter that PEFT or Tessera saved"
+            : formatted(
+                  "the folder has the adapters {}: give one of them, such as {}",
+                  runtime::join_names(names),
+                  folder / names.front()));
+  }
   const auto fields = runtime::read_json_object(path);
   const auto type = fields.get_or<std::string>("peft_type", "");
   TESSERA_CHECK(
@@ -383,7 +492,10 @@ LoraConfig read_lora_config(const std::filesystem::path& folder) {
     fail(fields, "bias", "\"none\", \"all\" or \"lora_only\"");
   }
   config.use_rslora = fields.get_or<bool>("use_rslora", false);
+  config.use_dora = fields.get_or<bool>("use_dora", false);
   config.init = read_init(fields);
+  config.layers_to_transform = read_layers(fields);
+  config.layers_pattern = read_layers_pattern(fields);
   config.rank_pattern = read_pattern<int64_t>(fields, "rank_pattern");
   for (const auto& [name, r] : config.rank_pattern) {
     if (r < 1 || r > kMostRank) {

@@ -32,6 +32,9 @@ enum class LoraInit {
   kDefault, ///< A uniform within +-1 / sqrt(in), B zeros
   kGaussian, ///< A normal with standard deviation 1 / r, B zeros
   kRandom, ///< both uniform: the adapter already acts in the first step
+  /// PiSSA (arXiv:2404.02948): scaling * B A is the part of W with its r
+  /// largest singular values, which W loses.
+  kPissa,
 };
 
 /// Modules, by their names in transformers' checkpoints.
@@ -47,7 +50,8 @@ struct ModuleNames {
   }
 };
 
-/// y = W x + scaling * B A x, where only A [r, in] and B [out, r] are trained.
+/// y = W x + scaling * B A x, where only A [r, in] and B [out, r] are trained;
+/// with use_dora the lengths of the rows of W + scaling * B A, too.
 struct LoraConfig {
   int64_t r = 8;
   double alpha = 8; ///< scaling is alpha / r
@@ -63,6 +67,16 @@ struct LoraConfig {
   bool ensure_weight_tying = false;
   LoraBias bias = LoraBias::kNone;
   bool use_rslora = false; ///< scaling is alpha / sqrt(r) (arXiv:2312.03732)
+  /// DoRA (arXiv:2402.09353): the rows of W + scaling * B A get trained
+  /// lengths, at first those of W.
+  bool use_dora = false;
+  /// If not empty: only layers of these numbers get an adapter, unless
+  /// target_modules has their whole name. As in PEFT, the number is the first
+  /// one in a name that follows at least two words ("model.layers.3."), or the
+  /// first that follows one of layers_pattern. Not with an expression in
+  /// target_modules.
+  std::vector<int64_t> layers_to_transform;
+  std::vector<std::string> layers_pattern; ///< regular expressions
   LoraInit init = LoraInit::kDefault;
   /// Ranks and alphas of particular layers. A key is a regular expression that
   /// matches the end of a layer's name; the first one in alphabetical order
@@ -92,6 +106,17 @@ nlohmann::ordered_json to_json(const LoraConfig& config, bool transposed);
 /// Whether PEFT regards modules with ensure_weight_tying: it knows an embedding
 /// and a head that share their weight by the names embed_tokens and lm_head.
 bool lora_ties(const std::vector<std::string>& modules);
+
+/// The names of the adapters in a folder: PEFT writes "default" into the folder
+/// itself, and others into folders in it that are called as they. Sorted, but
+/// for "default", which is first.
+std::vector<std::string> adapters_in(const std::filesystem::path& folder);
+
+/// The folder of one of them.
+/// @throws tessera::Error with the names that there are.
+std::filesystem::path adapter_folder(
+    const std::filesystem::path& folder,
+    const std::string& name);
 
 /// Reads a folder's adapter_config.json. LoraConfig::ensure_weight_tying is set
 /// if PEFT trained a shared weight as one, for which it also must be in its

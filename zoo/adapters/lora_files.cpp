@@ -9,6 +9,7 @@
 #include "tessera/sharding/weights/load_weights.h"
 #include "tessera/sharding/weights/weight_files.h"
 #include "tessera/zoo/adapters/lora.h"
+#include "tessera/zoo/adapters/lora_layer.h"
 #include "tessera/zoo/adapters/lora_record.h"
 #include "tessera/zoo/layers/linear.h"
 
@@ -233,6 +234,9 @@ std::string misfit_of_modules(
         "target_modules",
         "exclude_modules",
         "modules_to_save",
+        "use_dora",
+        "layers_to_transform",
+        "layers_pattern",
         "bias"}) {
     text += std::string(text.empty() ? "'" : ", '") + key + "' " +
             runtime::show_json(nlohmann::json(asked.at(key)));
@@ -295,7 +299,12 @@ class Merger {
       for (const std::string& b : weight.native) {
         pairs_.emplace(
             module_of(module_of(b)) + ".weight",
-            LoraPair{first + ".lora_A", b, targets.scaling_of(foreign)});
+            LoraPair{
+                first + ".lora_A",
+                b,
+                targets.config().use_dora ? module_of(b) + ".lora_magnitude"
+                                          : "",
+                targets.scaling_of(foreign)});
       }
     }
   }
@@ -322,15 +331,21 @@ class Merger {
     const auto wide = [&](const std::string& one) {
       return kept_.at(one).to(at::kFloat);
     };
-    const at::Tensor product =
-        at::matmul(wide(pair->second.b), wide(pair->second.a)) *
-        pair->second.scaling;
-    return (value.cpu().to(at::kFloat) + product).to(value.scalar_type());
+    const LoraPair& found = pair->second;
+    const at::Tensor update =
+        at::matmul(wide(found.b), wide(found.a)) * found.scaling;
+    return merged_weight(
+               value.cpu(),
+               update,
+               found.magnitude.empty() ? at::Tensor()
+                                       : kept_.at(found.magnitude))
+        .to(value.scalar_type());
   }
 
  private:
   struct LoraPair {
     std::string a, b;
+    std::string magnitude; ///< empty without use_dora
     double scaling;
   };
 

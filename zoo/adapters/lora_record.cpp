@@ -82,11 +82,17 @@ NameTable lora_table(
     if (adapted && weight.name.ends_with(".weight")) {
       add(foreign + ".lora_A.weight",
           {adapter_parameter(module_of(weight.native.front()), "lora_A")});
-      std::vector<std::string> ups;
-      for (const std::string& native : weight.native) {
-        ups.push_back(adapter_parameter(module_of(native), "lora_B"));
+      const auto of_all = [&](const char* name) {
+        std::vector<std::string> parameters;
+        for (const std::string& native : weight.native) {
+          parameters.push_back(adapter_parameter(module_of(native), name));
+        }
+        return parameters;
+      };
+      add(foreign + ".lora_B.weight", of_all("lora_B"));
+      if (targets.config().use_dora) {
+        add(foreign + ".lora_magnitude_vector", of_all("lora_magnitude"));
       }
-      add(foreign + ".lora_B.weight", ups);
     } else if (targets.is_saved(foreign)) {
       add(weight.name, weight.native, weight.transposed);
     } else if (weight.name.ends_with(".bias")) {

@@ -60,6 +60,34 @@ bool ends_with_module(std::string_view name, std::string_view end) {
                          name[name.size() - end.size() - 1] == '.');
 }
 
+/// The number of groups in an expression that capture.
+size_t groups_in(const std::string& expression) {
+  size_t groups = 0;
+  bool in_class = false;
+  for (size_t i = 0; i < expression.size(); ++i) {
+    const char c = expression[i];
+    if (c == '\\') {
+      ++i;
+    } else if (c == '[' || c == ']') {
+      in_class = c == '[';
+    } else if (c == '(' && !in_class) {
+      groups += expression.compare(i, 2, "(?") == 0 ? 0 : 1;
+    }
+  }
+  return groups;
+}
+
+/// An expression for names of modules, and what replaces a name to leave the
+/// number of its layer. As in PEFT, the first number counts.
+std::pair<std::string, std::string> number_rule(const std::string& word) {
+  if (word.empty()) {
+    return {R"(.*?\.[^.]*\.(\d+)\..*)", "$1"};
+  }
+  return {
+      R"((?:(?:^|.*?\.))" + word + R"(\.(\d+)\.).*)",
+      "$" + std::to_string(groups_in(word) + 1)};
+}
+
 bool is_all_linear(std::string text) {
   std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) {
     return static_cast<char>(std::tolower(c));
@@ -97,6 +125,18 @@ LoraTargets::LoraTargets(
   }
   if (!all_linear_) {
     is_target_ = matcher(config.target_modules, "target_modules");
+  }
+  std::vector<std::string> words = config.layers_pattern;
+  if (words.empty()) {
+    words.emplace_back();
+  }
+  for (const std::string& word : words) {
+    const auto [pattern, number] = number_rule(word);
+    layer_numbers_.emplace_back(
+        [pattern = expression(pattern, "layers_pattern"),
+         number = number](const std::string& name) {
+          return pattern.replaced(name, number);
+        });
   }
   for (const auto& [end, r] : config.rank_pattern) {
     ranks_.emplace_back(
@@ -138,12 +178,29 @@ bool LoraTargets::is_saved(std::string_view module) const {
   return false;
 }
 
+bool LoraTargets::is_in_layers(const std::string& module) const {
+  const auto& asked = config_.target_modules.names;
+  if (config_.layers_to_transform.empty() ||
+      std::find(asked.begin(), asked.end(), module) != asked.end()) {
+    return true;
+  }
+  for (const NumberOf& number_of : layer_numbers_) {
+    if (const auto number = number_of(module)) {
+      return std::any_of(
+          config_.layers_to_transform.begin(),
+          config_.layers_to_transform.end(),
+          [&](int64_t layer) { return std::to_string(layer) == *number; });
+    }
+  }
+  return false;
+}
+
 bool LoraTargets::has(const std::string& module) const {
   if (is_excluded_(module) || is_saved(module)) {
     return false;
   }
   if (!all_linear_) {
-    return is_target_(module);
+    return is_target_(module) && is_in_layers(module);
   }
   return std::none_of(kOutputs.begin(), kOutputs.end(), [&](const char* end) {
     return ends_with_module(module, end);

@@ -5,6 +5,7 @@
 #include "tessera/zoo/adapters/lora_config.h"
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -51,12 +52,20 @@ class LoraTargets {
 
  private:
   using Matches = std::function<bool(const std::string&)>;
+  /// Returns the number of the layer that a module is in; "" if it is in none,
+  /// nullopt if the name does not match.
+  using NumberOf =
+      std::function<std::optional<std::string>(const std::string&)>;
   static Matches matcher(const ModuleNames& modules, const char* option);
+
+  /// Whether layers_to_transform has the number of the module's layer.
+  bool is_in_layers(const std::string& module) const;
 
   LoraConfig config_;
   bool all_linear_ = false;
   Matches is_target_;
   Matches is_excluded_;
+  std::vector<NumberOf> layer_numbers_; ///< by layers_pattern; else one
   std::vector<std::pair<Matches, int64_t>> ranks_;
   std::vector<std::pair<Matches, double>> alphas_;
 };

@@ -131,7 +131,7 @@ at::Tensor Linear::forward(const at::Tensor& x) {
 at::Tensor Linear::finished(const at::Tensor& product, const at::Tensor& x)
     const {
   const at::Tensor all = layer_->adapter && layer_->adapter->is_active()
-                             ? product + layer_->adapter->forward(x)
+                             ? layer_->adapter->forward(x, product)
                              : product;
   return layer_->sizes.length_scale
              ? all * (1 / std::sqrt(static_cast<double>(layer_->sizes.in)))

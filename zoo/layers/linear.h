@@ -34,20 +34,21 @@ struct LinearOptions {
   bool length_scale = false;
 };
 
-/// `LinearAdapter` computes an addend of a linear layer's result, such as
-/// LoRA's product.
+/// `LinearAdapter` changes a linear layer's result: LoRA adds a product.
 class LinearAdapter {
  public:
   virtual ~LinearAdapter() = default;
 
-  /// Whether it adds anything now.
+  /// Whether it changes anything now.
   virtual bool is_active() const {
     return true;
   }
   /// @param x [..., in], the layer's input.
-  /// @return [..., out], divided as the layer's result. Collective with a
-  ///     group.
-  virtual at::Tensor forward(const at::Tensor& x) = 0;
+  /// @param product [..., out], x W^T + b.
+  /// @return [..., out], divided as `product`. Collective with a group.
+  virtual at::Tensor forward(
+      const at::Tensor& x,
+      const at::Tensor& product) = 0;
 };
 
 /// `LinearLayer` is the module that a Linear registers in its owner: a
@@ -81,7 +82,7 @@ at::Tensor linear_product(
 /// files do not contain it.
 bool is_adapter_parameter(std::string_view name);
 
-/// y = x W^T + b, plus the adapter's result; LinearOptions::length_scale
+/// y = x W^T + b, as the adapter changes it; LinearOptions::length_scale
 /// divides it. A handle: the layer is registered in its owner module, with
 /// parameters `weight` [out, in] and `bias` [out]. With a group it is
 /// partitioned as the function that creates it says; what it takes and returns
