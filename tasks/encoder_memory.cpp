@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/tasks/encoder_memory.h"
 
+#include "tessera/runtime/kernels/pattern_attention.h"
 #include "tessera/zoo/layers/attention_function.h"
 
 #include <algorithm>
@@ -18,20 +19,27 @@ std::int64_t layer_count(const zoo::EncoderConfig& config) {
   return static_cast<std::int64_t>(config.layers.size());
 }
 
+/// Of what a layer saves per token: the inner features before and after the
+/// activation, the input, and a dropout mask with its input.
+std::int64_t feed_forward_bytes_per_token(
+    const zoo::EncoderConfig& config,
+    const EncoderBatchShape& shape) {
+  const std::int64_t element = shape.element_bytes;
+  return 2 * layer_of(config).feed_forward.inner * element +
+         config.features * (1 + 2 * element);
+}
+
 /// The bytes that a layer saves per token: the inputs of its operators.
 std::int64_t layer_bytes_per_token(
     const zoo::EncoderConfig& config,
     const EncoderBatchShape& shape) {
   const std::int64_t hidden = config.features;
   const std::int64_t element = shape.element_bytes;
-  // The inputs of the layer and of its feed-forward half, and the result of
-  // attention.
-  std::int64_t bytes = 3 * hidden * element;
-  // The inner features before and after the activation.
-  bytes += 2 * layer_of(config).feed_forward.inner * element;
-  // Twice: a dropout mask, of bytes in one pass with the LayerNorm, and its
-  // input.
-  bytes += 2 * hidden * (1 + shape.element_bytes);
+  // The input of the layer, and the result of attention.
+  std::int64_t bytes = 2 * hidden * element;
+  bytes += feed_forward_bytes_per_token(config, shape);
+  // A dropout mask, of bytes in one pass with the LayerNorm, and its input.
+  bytes += hidden * (1 + element);
   if (shape.has_fused_attention) {
     // Queries, keys, values; one number per head for the softmax.
     bytes += 3 * hidden * element + 4 * layer_of(config).attention.heads;
@@ -68,6 +76,18 @@ std::int64_t rotation_bytes(
              : 0;
 }
 
+std::int64_t workspace_bytes(
+    const zoo::EncoderConfig& config,
+    const EncoderBatchShape& shape) {
+  if (!shape.is_on_cpu || !shape.has_fused_attention) {
+    return 0;
+  }
+  const std::int64_t heads = layer_of(config).attention.heads;
+  const std::int64_t features = config.features / heads;
+  return runtime::pattern_attention_workspace(
+      shape.rows * heads, shape.length, features, features);
+}
+
 } // namespace
 
 EncoderBatchShape::EncoderBatchShape(
@@ -81,6 +101,7 @@ EncoderBatchShape::EncoderBatchShape(
           c10::elementSize(precision.parameters.value_or(c10::kFloat)))),
       // LibTorch's CPU multiplies by a mask of the activation's type.
       dropout_bytes(device.is_cpu() ? element_bytes : 1),
+      is_on_cpu(device.is_cpu()),
       has_fused_attention(zoo::keeps_no_weights(
           device,
           precision.parameters.value_or(c10::kFloat),
@@ -106,9 +127,16 @@ std::int64_t encoder_activation_bytes(
   if (config.position_kind == zoo::EncoderPositions::kRotaryTable) {
     widest = std::max(widest, 4 * config.features);
   }
-  const std::int64_t gradients = widest * shape.element_bytes;
-  return shape.rows * shape.length * (kept + gradients) +
-         rotation_bytes(config, shape);
+  const std::int64_t tokens = shape.rows * shape.length;
+  // Those of attention's result, queries, keys, values and of the input beside
+  // attention, when what the layer's feed-forward half had saved is gone.
+  const std::int64_t of_attention =
+      tokens * (5 * config.features * shape.element_bytes -
+                feed_forward_bytes_per_token(config, shape)) +
+      workspace_bytes(config, shape);
+  const std::int64_t gradients =
+      std::max(tokens * widest * shape.element_bytes, of_attention);
+  return tokens * kept + gradients + rotation_bytes(config, shape);
 }
 
 std::optional<std::int64_t> fewest_recomputed_layers(

@@ -26,6 +26,7 @@ struct EncoderBatchShape {
   std::int64_t length; ///< of the longest sequence, in tokens
   std::int64_t element_bytes; ///< of activations
   std::int64_t dropout_bytes; ///< per element of a dropout mask
+  bool is_on_cpu;
   /// Attention saves no [length, length] matrices: zoo::keeps_no_weights().
   bool has_fused_attention;
 };

@@ -260,13 +260,16 @@ class ScheduledPattern {
   std::vector<AttentionSchedule> schedules_;
 };
 
+int64_t scratch_threads(int64_t units) {
+  return std::max<int64_t>(1, std::min<int64_t>(at::get_num_threads(), units));
+}
+
 /// [threads, floats].
 at::Tensor scratch_of(const at::Tensor& like, int64_t units, int64_t floats) {
-  const int64_t threads =
-      std::max<int64_t>(1, std::min<int64_t>(at::get_num_threads(), units));
   // Each thread's begins at a line of the cache.
   return at::empty(
-      {threads, attention_padded(floats)}, like.options().dtype(at::kFloat));
+      {scratch_threads(units), attention_padded(floats)},
+      like.options().dtype(at::kFloat));
 }
 
 template <typename Compute>
@@ -673,6 +676,17 @@ bool takes_pattern_attention(at::Device device, at::ScalarType dtype) {
 #endif
   return has_vectors && computes_on_cpu(device) &&
          (dtype == at::kFloat || c10::isReducedFloatingType(dtype));
+}
+
+int64_t pattern_attention_workspace(
+    int64_t units,
+    int64_t keys,
+    int64_t features,
+    int64_t value_features) {
+  return scratch_threads(units) *
+         attention_padded(
+             attention_backward_scratch(keys, features, value_features)) *
+         static_cast<int64_t>(sizeof(float));
 }
 
 at::Tensor pattern_attention(

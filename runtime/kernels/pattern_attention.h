@@ -53,6 +53,14 @@ struct AttentionDropout {
 bool takes_pattern_attention(const at::Tensor& query);
 bool takes_pattern_attention(at::Device device, at::ScalarType dtype);
 
+/// Bytes that its backward needs while it computes, beside its results.
+/// @param units heads of keys of all batch rows; each thread has one at a time.
+int64_t pattern_attention_workspace(
+    int64_t units,
+    int64_t keys,
+    int64_t features,
+    int64_t value_features);
+
 /// softmax(scale Q K^T) V over the pairs that see each other; 0 for a query
 /// that sees no key. Differentiable, twice by LibTorch's operators.
 /// Deterministic but for dropout, which takes a number of the CPU's default
