@@ -283,8 +283,10 @@ std::vector<at::Tensor> Engine::run_pipeline(
   begin_backward(*optimizer_, *pager_, scaler_);
   const auto engine_backward = pager_->engine_backward();
   std::vector<at::Tensor> losses;
-  reporting_memory(
-      "run_pipeline", [&] { losses = stage.run(callbacks, scaler_.scale()); });
+  const auto watch = pager_->ranks().stage_waits().watch_run();
+  reporting_memory("run_pipeline", [&] {
+    losses = stage.run(callbacks, scaler_.scale(), watch);
+  });
   ran_pipeline_ = true;
   return losses;
 }
@@ -695,7 +697,8 @@ LoadWeightsReport Engine::load_weights(
   }
   // Each rank opens files of its own, and may be the only one that cannot.
   pager_->agree_on_files(sharding::FileUse::kLoadWeights);
-  const auto watch = pager_->ranks().watch_failures();
+  const auto watch =
+      pager_->ranks().stage_waits().watch_stages("loads weights");
   std::optional<sharding::WeightFiles> files;
   runtime::on_all_ranks(
       *files_,
