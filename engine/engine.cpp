@@ -227,7 +227,8 @@ void Engine::check_may_change(const char* function) const {
 }
 
 void Engine::check_parameters() const {
-  registered_->check(*module_, pager_->options().modules);
+  registered_->check(
+      *module_, pager_->options().modules, pager_->options().other_names);
   pager_->pages().check_identity();
 }
 
@@ -741,7 +742,11 @@ LoadWeightsReport Engine::load_weights(
   if (engine::WeightAverages* averages = optimizer_->averages()) {
     averages->set_steps(0); // of other weights
   }
-  return load_sharded_weights(*pager_, *module_, files, options, *files_);
+  LoadWeightsOptions load = options;
+  if (load.other_names.empty()) {
+    load.other_names = pager_->options().other_names;
+  }
+  return load_sharded_weights(*pager_, *module_, files, load, *files_);
 }
 
 void Engine::save_weights(const std::filesystem::path& path) {

@@ -301,7 +301,7 @@ class ConfiguredTraining {
     job_.random_seed = config.seed;
     options_ = config.engine;
     options_.log_memory = false;
-    add_checkpoint_names(options_.optimizer, *full);
+    options_.other_names = checkpoint_names(*full);
   }
 
   PlannedJob& job() {

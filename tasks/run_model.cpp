@@ -154,30 +154,10 @@ void add_lora(const TrainingConfig& config, World& world, zoo::Model& model) {
       all);
 }
 
-namespace {
-
-std::map<std::string, std::vector<std::string>> checkpoint_names_of(
-    const zoo::Model& model) {
-  const zoo::WeightNames names = zoo::has_lora(model)
-                                     ? zoo::lora_names(model)
-                                     : zoo::WeightNames(model, model.names());
-  std::map<std::string, std::vector<std::string>> by_name;
-  for (const zoo::NamedWeight& weight : names.weights()) {
-    for (const std::string& native : weight.native) {
-      by_name[native].push_back(weight.name);
-    }
-  }
-  return by_name;
-}
-
-} // namespace
-
-void add_checkpoint_names(OptimizerOptions& options, const zoo::Model& model) {
-  // Rules for parameters may have another optimizer, too.
-  if (!options.parameters.empty() ||
-      options.rule.optimizer().saved_name() == "muon") {
-    options.other_names = checkpoint_names_of(model);
-  }
+OtherNames checkpoint_names(const zoo::Model& model) {
+  return (zoo::has_lora(model) ? zoo::lora_names(model)
+                               : zoo::WeightNames(model, model.names()))
+      .by_parameter();
 }
 
 Engine wrap_model(
@@ -200,7 +180,7 @@ Engine wrap_model(
     model->drop_tokens(*config.token_drop);
   }
   config.engine.parallel = parallel.mesh_or_null();
-  add_checkpoint_names(config.engine.optimizer, *model);
+  config.engine.other_names = checkpoint_names(*model);
   return {world, model, config.engine};
 }
 

@@ -58,10 +58,9 @@ std::shared_ptr<zoo::Model> pretrained_model(
 /// Collective.
 void add_lora(const TrainingConfig& config, World& world, zoo::Model& model);
 
-/// Sets OptimizerOptions::other_names to the names that the parameters on this
-/// rank have in files of the model, or of its adapter, if patterns are to match
-/// them.
-void add_checkpoint_names(OptimizerOptions& options, const zoo::Model& model);
+/// The names that the parameters on this rank have in files of the model, or of
+/// its adapter, for EngineOptions::other_names.
+OtherNames checkpoint_names(const zoo::Model& model);
 
 /// Moves the model to the rank's device and wraps it. Collective.
 Engine wrap_model(
