@@ -227,7 +227,8 @@ void Engine::check_may_change(const char* function) const {
 }
 
 void Engine::check_parameters() const {
-  registered_->check(*module_, pager_->options().modules);
+  registered_->check(
+      *module_, pager_->options().modules, pager_->options().other_names);
   pager_->pages().check_identity();
 }
 
@@ -283,8 +284,10 @@ std::vector<at::Tensor> Engine::run_pipeline(
   begin_backward(*optimizer_, *pager_, scaler_);
   const auto engine_backward = pager_->engine_backward();
   std::vector<at::Tensor> losses;
-  reporting_memory(
-      "run_pipeline", [&] { losses = stage.run(callbacks, scaler_.scale()); });
+  const auto watch = pager_->ranks().stage_waits().watch_run();
+  reporting_memory("run_pipeline", [&] {
+    losses = stage.run(callbacks, scaler_.scale(), watch);
+  });
   ran_pipeline_ = true;
   return losses;
 }
@@ -695,7 +698,8 @@ LoadWeightsReport Engine::load_weights(
   }
   // Each rank opens files of its own, and may be the only one that cannot.
   pager_->agree_on_files(sharding::FileUse::kLoadWeights);
-  const auto watch = pager_->ranks().watch_failures();
+  const auto watch =
+      pager_->ranks().stage_waits().watch_stages("loads weights");
   std::optional<sharding::WeightFiles> files;
   runtime::on_all_ranks(
       *files_,
@@ -738,7 +742,11 @@ LoadWeightsReport Engine::load_weights(
   if (engine::WeightAverages* averages = optimizer_->averages()) {
     averages->set_steps(0); // of other weights
   }
-  return load_sharded_weights(*pager_, *module_, files, options, *files_);
+  LoadWeightsOptions load = options;
+  if (load.other_names.empty()) {
+    load.other_names = pager_->options().other_names;
+  }
+  return load_sharded_weights(*pager_, *module_, files, load, *files_);
 }
 
 void Engine::save_weights(const std::filesystem::path& path) {

@@ -16,6 +16,7 @@
 #include "tessera/engine/step_guard.h"
 #include "tessera/offload/placement/tier_plan.h"
 #include "tessera/offload/placement/tier_stores.h"
+#include "tessera/runtime/comm/pattern_use.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/size_text.h"
@@ -326,7 +327,7 @@ Engine::Engine(
   // Before the module is divided: from there on an error would cost it.
   check(options);
   check(options.optimizer);
-  const engine::OptimizerRules rules(options.optimizer);
+  const engine::OptimizerRules rules(options.optimizer, options.other_names);
   const bool has_stages = options.parallel != nullptr &&
                           options.parallel->size(ParallelGroup::kPipeline) > 1;
   if (!has_stages) {
@@ -343,6 +344,11 @@ Engine::Engine(
   // The stages of a dry run are not there.
   if (has_stages && runtime::DryRun::current() == nullptr) {
     rules.check_all_used(*module_, *files_);
+    runtime::check_used_on_any_rank(
+        sharding::ModuleChoices(
+            *module_, options.sharding.modules, options.other_names)
+            .patterns(),
+        *files_);
   }
 
   // What is decided before anything is allocated for the module.

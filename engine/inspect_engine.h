@@ -12,12 +12,14 @@
 
 namespace tessera {
 
-/// Summarizes every parameter whose whole name matches the regular expression
-/// `pattern`, and its gradient as Engine::grad() returns it; there is none
-/// after step(). What tensor-parallel ranks divide is summarized as a whole; in
-/// a pipeline, each rank has the rows of its own pipeline stage alone. Computed
-/// from the shards, without all-gathers. Collective, also over tensor-parallel
-/// ranks and pipeline stages.
+/// Summarizes every parameter of which a whole name, or one of
+/// EngineOptions::other_names, matches the regular expression `pattern`, and
+/// its gradient as Engine::grad() returns it; there is none after step(). What
+/// tensor-parallel ranks divide is summarized as a whole; in a pipeline, each
+/// rank has the rows of its own pipeline stage alone: none, and a warning, if
+/// nothing there matches; elsewhere that is an error. Computed from the shards,
+/// without all-gathers. Collective, also over tensor-parallel ranks and
+/// pipeline stages.
 std::vector<TensorSummary> inspect_model(
     Engine& engine,
     const std::string& pattern = ".*");

@@ -86,11 +86,12 @@ bool RegisteredParameters::are_those_of(const torch::nn::Module& module) const {
 
 void RegisteredParameters::check(
     const torch::nn::Module& module,
-    const std::vector<ModuleRule>& rules) {
+    const std::vector<ModuleRule>& rules,
+    const OtherNames& other_names) {
   if (are_those_of(module)) {
     return;
   }
-  const sharding::ModuleChoices choices(module, rules);
+  const sharding::ModuleChoices choices(module, rules, other_names);
   Named now = module.named_parameters();
   const auto check_all = [&](const Named& of, const Named& in, auto change) {
     std::unordered_set<const c10::TensorImpl*> known;

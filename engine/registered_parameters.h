@@ -3,6 +3,7 @@
 // `RegisteredParameters` finds parameters that a module got, or lost, after it
 // was wrapped: the engine has those of before.
 
+#include "tessera/runtime/core/other_names.h"
 #include "tessera/sharding/groups/module_options.h"
 
 #include <torch/nn/module.h>
@@ -25,11 +26,13 @@ class RegisteredParameters {
   /// Compares them with those that it has now. While they are the same, this
   /// only compares addresses. Ignored parameters may change. Not collective.
   /// @param rules of ShardingOptions::modules, which say what is ignored.
+  /// @param other_names EngineOptions::other_names.
   /// @throws tessera::Error naming a parameter that was added or removed, or
   ///   that has taken the place of another one.
   void check(
       const torch::nn::Module& module,
-      const std::vector<ModuleRule>& rules);
+      const std::vector<ModuleRule>& rules,
+      const OtherNames& other_names);
 
  private:
   using Named = torch::OrderedDict<std::string, at::Tensor>;

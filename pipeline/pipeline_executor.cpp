@@ -84,8 +84,10 @@ bool PipelineExecutor::is_last_model_chunk(int chunk) const {
 
 std::vector<at::Tensor> PipelineExecutor::run(
     const PipelineCallbacks& callbacks,
-    double loss_scale) {
+    double loss_scale,
+    const WaitCheck& check) {
   begin_step();
+  check_ = check;
   ends_in_loss_ = true;
   loss_gradient_ = loss_scale / shape_.micro_batches;
   follow(local(schedule_), callbacks, /*trains=*/true);
@@ -138,6 +140,7 @@ void PipelineExecutor::begin_step() {
   shape_ = schedule_.shape;
   in_flight_.clear();
   results_.clear();
+  check_ = {};
 }
 
 std::vector<PipelineExecutor::Tensors> PipelineExecutor::take_results() {
@@ -160,7 +163,7 @@ void PipelineExecutor::follow(
           list.end(),
           [](const auto& next) { return !is_transfer(next.op); });
       const auto after = static_cast<size_t>(end - list.begin());
-      transfers_->begin_batch();
+      transfers_->begin_batch(check_);
       for (const auto& one : sends_first(list, i, after)) {
         transfer(one);
       }
@@ -178,7 +181,7 @@ void PipelineExecutor::follow(
     ++i;
   }
   if (transfers_ != nullptr) {
-    transfers_->finish();
+    transfers_->finish(check_);
   }
 }
 
@@ -200,7 +203,7 @@ void PipelineExecutor::transfer(const PipelineInstruction& instruction) {
       return;
     case PipelineOp::kReceiveActivation:
       flight.inputs = transfers_->receive_activations(
-          model_chunk, end.stage, label, flight.input_forms);
+          model_chunk, end.stage, label, flight.input_forms, check_);
       return;
     case PipelineOp::kSendGradient:
       transfers_->send_gradients(
@@ -220,7 +223,7 @@ PipelineExecutor::Tensors PipelineExecutor::take_inputs(const Work& work) {
   InFlight& flight = in_flight_[work];
   Tensors inputs;
   if (shape_.has_transfers()) {
-    flight.inputs.wait();
+    flight.inputs.wait(check_);
     inputs = std::move(flight.inputs.tensors);
   } else {
     // The piece before it is the chunk before it.
@@ -287,7 +290,7 @@ PipelineExecutor::Tensors PipelineExecutor::take_output_gradients(
   }
   InFlight& flight = in_flight_[work];
   if (shape_.has_transfers()) {
-    flight.output_gradients.wait();
+    flight.output_gradients.wait(check_);
     return std::move(flight.output_gradients.tensors);
   }
   return in_flight_[{chunk + 1, micro_batch}].graph->take_input_gradients();

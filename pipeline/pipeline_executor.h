@@ -64,6 +64,7 @@ class PipelineExecutor {
   /// Runs the forward and backward of all micro-batches. Collective over the
   /// pipeline stages; blocks.
   /// @param loss_scale factor of the loss in backward.
+  /// @param check called while it waits for another pipeline stage; may throw.
   /// @return on the last pipeline stage, the losses by micro-batch, detached
   ///   and unscaled; empty elsewhere.
   /// @throws tessera::Error if the last piece does not return a single loss, an
@@ -71,7 +72,8 @@ class PipelineExecutor {
   ///   executor is unusable afterwards.
   std::vector<at::Tensor> run(
       const PipelineCallbacks& callbacks,
-      double loss_scale = 1);
+      double loss_scale = 1,
+      const WaitCheck& check = {});
 
   /// Runs only the forwards of a step, for schedules that have all of them
   /// before the first backward (kGPipe); one backward() must follow. Collective
@@ -139,6 +141,7 @@ class PipelineExecutor {
   /// Those of the schedule being executed; null for a single pipeline stage.
   pipeline::PipelineTransfers* transfers_ = nullptr;
   std::optional<pipeline::PipelineTransfers> training_transfers_;
+  WaitCheck check_; ///< of the waits of run()
   std::map<Work, InFlight> in_flight_;
   std::map<int, Tensors> results_; ///< of the last piece, by micro-batch
   double loss_gradient_ = 1; ///< of each micro-batch

@@ -88,9 +88,9 @@ std::string describe(const TensorForms& forms) {
   return forms.empty() ? "no tensors" : text.str();
 }
 
-void IncomingTensors::wait() {
+void IncomingTensors::wait(const WaitCheck& check) {
   for (runtime::LaneCollective& one : pending) {
-    one.wait();
+    one.wait(check);
   }
   pending.clear();
 }
@@ -100,16 +100,16 @@ PipelineTransfers::PipelineTransfers(
     bool forms_each_time)
     : channels_(channels), forms_each_time_(forms_each_time) {}
 
-void PipelineTransfers::begin_batch() {
+void PipelineTransfers::begin_batch(const WaitCheck& check) {
   for (runtime::LaneCollective& one : last_batch_) {
-    one.wait();
+    one.wait(check);
   }
   last_batch_ = std::exchange(this_batch_, {});
 }
 
-void PipelineTransfers::finish() {
-  begin_batch();
-  begin_batch();
+void PipelineTransfers::finish(const WaitCheck& check) {
+  begin_batch(check);
+  begin_batch(check);
 }
 
 void PipelineTransfers::send(
@@ -169,12 +169,13 @@ IncomingTensors PipelineTransfers::receive_activations(
     int border,
     int from,
     const std::string& label,
-    TensorForms& forms) {
+    TensorForms& forms,
+    const WaitCheck& check) {
   const auto known = received_forms_.find(border);
   if (known == received_forms_.end() || forms_each_time_) {
     const at::Tensor header =
         at::zeros({static_cast<int64_t>(kHeaderWords)}, at::kLong);
-    channels_.receive(header, from, label).wait();
+    channels_.receive(header, from, label).wait(check);
     received_forms_[border] = forms_in(header);
   }
   forms = received_forms_[border];

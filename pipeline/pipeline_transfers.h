@@ -41,8 +41,8 @@ struct IncomingTensors {
   std::vector<runtime::LaneCollective> pending;
 
   /// Blocks.
-  /// @throws tessera::Error if the sender is gone or too late.
-  void wait();
+  /// @throws tessera::Error if the sender is gone or too late, or of `check`.
+  void wait(const WaitCheck& check);
 };
 
 /// Sends and receives of one pipeline stage, several tensors at a time. The
@@ -53,13 +53,13 @@ struct IncomingTensors {
 /// Instructions come in batches ([Note: transfers between stages]); in each,
 /// sends are issued before receives. begin_batch() waits for what was sent two
 /// batches ago, which a valid schedule has received by then, so at most two
-/// batches of sent tensors are kept.
+/// batches of sent tensors are kept. What waits takes the check of the wait.
 class PipelineTransfers {
  public:
   /// @param channels must outlive this object.
   PipelineTransfers(runtime::RingChannels& channels, bool forms_each_time);
 
-  void begin_batch();
+  void begin_batch(const WaitCheck& check);
 
   /// @param border number of the piece that receives.
   /// @throws tessera::Error if the forms changed without forms_each_time, or
@@ -75,7 +75,8 @@ class PipelineTransfers {
       int border,
       int from,
       const std::string& label,
-      TensorForms& forms);
+      TensorForms& forms,
+      const WaitCheck& check);
 
   void send_gradients(
       const std::vector<at::Tensor>& tensors,
@@ -88,7 +89,7 @@ class PipelineTransfers {
       const std::string& label);
 
   /// Waits for everything that was sent.
-  void finish();
+  void finish(const WaitCheck& check);
 
  private:
   void send(const at::Tensor& tensor, int to, const std::string& label);

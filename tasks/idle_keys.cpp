@@ -140,6 +140,11 @@ bool scales_loss(const Setting& setting) {
   return engine.precision.parameters.value_or(at::kFloat) == at::kHalf;
 }
 
+std::string without_pipeline(Setting& setting) {
+  return reason(
+      setting.config().parallel.sizes.pipeline == 1, "parallel.pipeline is 1");
+}
+
 std::string without_scale(Setting& setting) {
   if (setting.config().engine.loss_scale.fixed) {
     return "loss_scale.fixed is the scale";
@@ -566,20 +571,8 @@ const std::vector<KeyRule>& key_rules() {
       {"parallel.context", nullptr, nullptr},
       {"parallel.tensor", nullptr, nullptr},
       {"parallel.expert", nullptr, nullptr},
-      {"parallel.chunks",
-       nullptr,
-       [](Setting& setting) {
-         return reason(
-             setting.config().parallel.sizes.pipeline == 1,
-             "parallel.pipeline is 1");
-       }},
-      {"parallel.piece_of_layer",
-       nullptr,
-       [](Setting& setting) {
-         return reason(
-             setting.config().parallel.sizes.pipeline == 1,
-             "parallel.pipeline is 1");
-       }},
+      {"parallel.chunks", nullptr, without_pipeline},
+      {"parallel.piece_of_layer", nullptr, without_pipeline},
 
       {"training.epochs", nullptr, nullptr},
       {"training.max_steps", nullptr, nullptr},

@@ -303,7 +303,7 @@ class ConfiguredTraining {
     options_ = config.engine;
     options_.log_memory = false;
     add_lora_rates(config, options_.optimizer, *full);
-    add_checkpoint_names(options_.optimizer, *full);
+    options_.other_names = checkpoint_names(*full);
   }
 
   PlannedJob& job() {

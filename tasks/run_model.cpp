@@ -4,10 +4,10 @@
 #include "tessera/engine/optim/optimizer.h"
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/runtime/comm/gather_texts.h"
+#include "tessera/runtime/comm/pattern_use.h"
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/core/json_text.h"
 #include "tessera/runtime/core/log.h"
-#include "tessera/runtime/core/name_patterns.h"
 #include "tessera/runtime/io/atomic_file.h"
 #include "tessera/runtime/io/remove_tree.h"
 #include "tessera/sharding/lazy/distributed_parameter.h"
@@ -166,23 +166,11 @@ void add_lora(const TrainingConfig& config, World& world, zoo::Model& model) {
       all);
 }
 
-namespace {
-
-std::map<std::string, std::vector<std::string>> checkpoint_names_of(
-    const zoo::Model& model) {
-  const zoo::WeightNames names = zoo::has_lora(model)
-                                     ? zoo::lora_names(model)
-                                     : zoo::WeightNames(model, model.names());
-  std::map<std::string, std::vector<std::string>> by_name;
-  for (const zoo::NamedWeight& weight : names.weights()) {
-    for (const std::string& native : weight.native) {
-      by_name[native].push_back(weight.name);
-    }
-  }
-  return by_name;
+OtherNames checkpoint_names(const zoo::Model& model) {
+  return (zoo::has_lora(model) ? zoo::lora_names(model)
+                               : zoo::WeightNames(model, model.names()))
+      .by_parameter();
 }
-
-} // namespace
 
 void add_lora_rates(
     const TrainingConfig& config,
@@ -196,107 +184,40 @@ void add_lora_rates(
       options.parameters.begin(), rules.begin(), rules.end());
 }
 
-namespace {
-
-/// The expressions of a key and whether any of them matches.
-class ParameterChoice {
- public:
-  ParameterChoice(
-      const char* key,
-      const std::vector<std::string>& expressions,
-      const zoo::Model& model)
-      : key_(key),
-        patterns_(key, expressions),
-        other_names_(
-            expressions.empty() ? decltype(other_names_)()
-                                : checkpoint_names_of(model)) {}
-
-  bool has(const std::string& name) {
-    bool found = patterns_.first_match(name).has_value();
-    if (const auto others = other_names_.find(name);
-        others != other_names_.end()) {
-      for (const std::string& other : others->second) {
-        found = patterns_.first_match(other).has_value() || found;
-      }
-    }
-    return found;
-  }
-
-  /// Adds those that have matched nothing to a list.
-  void add_unused(const zoo::Model& model, std::vector<std::string>& unused) {
-    if (!model.names().is_part) {
-      patterns_.check_all_used();
-    }
-    for (const std::string& expression : patterns_.unused()) {
-      unused.push_back(std::string(key_) + " '" + expression + "'");
-    }
-  }
-
- private:
-  const char* key_;
-  runtime::NamePatterns patterns_;
-  std::map<std::string, std::vector<std::string>> other_names_;
-};
-
-/// @throws tessera::Error if an expression matches nothing on any rank.
-///     Collective if ranks have parts of the model.
-void check_unused(
-    World& world,
-    const zoo::Model& model,
-    const std::vector<std::string>& unused) {
-  if (!model.names().is_part) {
-    return;
-  }
-  std::map<std::string, int> ranks_without;
-  const auto ranks = world.new_communicator("parameters of pipeline stages");
-  for (const std::string& text : runtime::gather_texts(
-           *ranks,
-           nlohmann::json(unused).dump(),
-           "the expressions that match no parameter of each rank")) {
-    for (const nlohmann::json& one : nlohmann::json::parse(text)) {
-      ++ranks_without[one.get<std::string>()];
-    }
-  }
-  for (const auto& [expression, count] : ranks_without) {
-    TESSERA_CHECK(
-        count < world.size(),
-        "{} matches no parameter of the model; give names of the model, such as layers.0.attention.query.bias, or of its checkpoint",
-        expression);
-  }
-}
-
-} // namespace
-
-std::vector<std::string> freeze_parameters(
+std::vector<runtime::NamePatterns> freeze_parameters(
     const TrainingConfig& config,
     const zoo::Model& model) {
-  std::vector<std::string> unused;
   if (config.trained.empty() && config.frozen.empty()) {
-    return unused;
+    return {};
   }
-  ParameterChoice trained("model.train", config.trained, model);
-  ParameterChoice frozen("model.freeze", config.frozen, model);
+  const OtherNames others = checkpoint_names(model);
+  runtime::NamePatterns trained("model.train", config.trained);
+  runtime::NamePatterns frozen("model.freeze", config.frozen);
+  const auto matches = [&](runtime::NamePatterns& patterns,
+                           const std::string& name) {
+    bool found = false;
+    for (const auto& one : runtime::with_other_names({name}, others)) {
+      found = patterns.first_match(one).has_value() || found;
+    }
+    return found;
+  };
   bool any = false;
   for (const auto& item : model.named_parameters()) {
-    const bool is_chosen = config.trained.empty() || trained.has(item.key());
-    const bool is_trained = is_chosen && !frozen.has(item.key());
+    const bool is_chosen =
+        config.trained.empty() || matches(trained, item.key());
+    const bool is_trained = is_chosen && !matches(frozen, item.key());
     item.value().set_requires_grad(is_trained && item.value().requires_grad());
     any = any || is_trained;
   }
-  trained.add_unused(model, unused);
-  frozen.add_unused(model, unused);
+  if (!model.names().is_part) {
+    trained.check_all_used();
+    frozen.check_all_used();
+  }
   TESSERA_CHECK(
       any || model.names().is_part,
       "model.train and model.freeze leave no parameter to train; change them");
-  return unused;
+  return {std::move(trained), std::move(frozen)};
 }
-
-void add_checkpoint_names(OptimizerOptions& options, const zoo::Model& model) {
-  // Rules for parameters may have another optimizer, too.
-  if (!options.parameters.empty() ||
-      options.rule.optimizer().saved_name() == "muon") {
-    options.other_names = checkpoint_names_of(model);
-  }
 }
 
 Engine wrap_model(
@@ -319,12 +240,16 @@ Engine wrap_model(
     model->drop_tokens(*config.token_drop);
   }
   config.engine.parallel = parallel.mesh_or_null();
-  if (!config.trained.empty() || !config.frozen.empty()) {
-    check_unused(world, *model, freeze_parameters(config, *model));
+  const auto patterns = freeze_parameters(config, *model);
+  if (!patterns.empty() && model->names().is_part) {
+    const auto ranks = world.new_communicator("parameters of pipeline stages");
+    for (const runtime::NamePatterns& of_key : patterns) {
+      check_used_on_any_rank(of_key, *ranks);
+    }
   }
   EngineOptions options = config.engine;
   add_lora_rates(config, options.optimizer, *model);
-  add_checkpoint_names(options.optimizer, *model);
+  options.other_names = checkpoint_names(*model);
   return {world, model, std::move(options)};
 }
 

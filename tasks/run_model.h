@@ -6,12 +6,13 @@
 #include "tessera/engine/engine.h"
 #include "tessera/engine/parallel/parallel_run.h"
 #include "tessera/runtime/comm/init.h"
+#include "tessera/runtime/core/name_patterns.h"
+#include "tessera/runtime/core/other_names.h"
 #include "tessera/tasks/training_config.h"
 #include "tessera/zoo/models/model.h"
 
 #include <filesystem>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -75,18 +76,17 @@ void add_lora_rates(
 
 /// Freezes the parameters that `model.train` and `model.freeze` do not leave to
 /// be trained.
-/// @return the expressions, with their keys, that match no parameter here, but
-///     may match those of other pipeline stages.
-/// @throws tessera::Error if nothing is left, or, of a whole model, if an
-///     expression matches nothing.
-std::vector<std::string> freeze_parameters(
+/// @return the patterns of both keys, which may match parameters of other
+///     pipeline stages alone; none without the keys.
+/// @throws tessera::Error, of a whole model, if nothing is left or a pattern
+///     matches nothing.
+std::vector<runtime::NamePatterns> freeze_parameters(
     const TrainingConfig& config,
     const zoo::Model& model);
 
-/// Sets OptimizerOptions::other_names to the names that the parameters on this
-/// rank have in files of the model, or of its adapter, if patterns are to match
-/// them.
-void add_checkpoint_names(OptimizerOptions& options, const zoo::Model& model);
+/// The names that the parameters on this rank have in files of the model, or of
+/// its adapter, for EngineOptions::other_names.
+OtherNames checkpoint_names(const zoo::Model& model);
 
 /// Moves the model to the rank's device and wraps it. Collective.
 Engine wrap_model(

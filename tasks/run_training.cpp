@@ -191,10 +191,11 @@ std::string steps_text(
 /// Says which parameters each entry of optimizer.parameters is for: a pattern
 /// that is meant for other names may match a part of what it should.
 void log_parameter_rules(
-    const OptimizerOptions& optimizer,
+    const EngineOptions& options,
     const torch::nn::Module& model) {
+  const OptimizerOptions& optimizer = options.optimizer;
   const auto parameters = model.named_parameters();
-  const engine::OptimizerRules rules(optimizer);
+  const engine::OptimizerRules rules(optimizer, options.other_names);
   for (size_t i = 0; i < optimizer.parameters.size(); ++i) {
     int64_t count = 0;
     int64_t frozen = 0;
@@ -776,7 +777,7 @@ TrainingResult run_training(TrainingConfig config) {
     log_info("{}", facts_text(config.trainer.facts));
     if (!config.lr_range_test) {
       log_info("{}", optimization_text(config, batches));
-      log_parameter_rules(config.engine.optimizer, *task.model);
+      log_parameter_rules(config.engine, *task.model);
     }
     add_memory(engine, config.trainer.facts);
   }

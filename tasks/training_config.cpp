@@ -36,11 +36,11 @@ void visit_fields(runtime::OptionFields& fields, StartOptions& options) {
   fields.field(
       "only",
       weights.only,
-      "load only parameters of this model whose whole names match one of these regular expressions, such as `encoder\\..*`");
+      "load only parameters of this model of which a whole name, the model's or its checkpoint's, matches one of these regular expressions, such as `encoder\\..*`");
   fields.field(
       "except",
       weights.except,
-      "leave parameters as they are whose whole names match one of these regular expressions");
+      "leave parameters as they are of which a whole name matches one of these regular expressions");
   fields.objects(
       "rename",
       weights.rename_rules,

@@ -209,7 +209,9 @@ int ModelTensors::tensor_size() const {
 }
 
 WaitCheck ModelTensors::watch() const {
-  return pager_ == nullptr ? WaitCheck() : pager_->ranks().watch_failures();
+  return pager_ == nullptr ? WaitCheck()
+                           : pager_->ranks().stage_waits().watch_stages(
+                                 "saves or loads values of the model");
 }
 
 void ModelTensors::take_specs(const torch::nn::Module& module) {

@@ -55,7 +55,11 @@ int64_t activation_bytes(
 } // namespace
 
 sharding::PagerOptions pager_options(const EngineOptions& options) {
-  return {options.sharding, options.precision, options.update_in_backward};
+  return {
+      options.sharding,
+      options.precision,
+      options.update_in_backward,
+      options.other_names};
 }
 
 MemoryPlan plan_memory(const MemoryNeeds& needs, const EngineOptions& options) {

@@ -16,7 +16,6 @@
 #include "tessera/engine/optim/update_rule.h"
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -82,10 +81,6 @@ struct OptimizerOptions {
   UpdateRule rule = AdamWOptions{};
   /// Applied in order; if two match, the later one wins.
   std::vector<ParameterRule> parameters;
-  /// Further names of parameters, which the patterns of `parameters` and of
-  /// optimizers (Muon's) match, too, by the name in the module: e.g. those in a
-  /// checkpoint. `tessera train` sets them for models of the zoo.
-  std::map<std::string, std::vector<std::string>> other_names;
   UpdateOverlap overlap = UpdateOverlap::kAutomatic;
   /// The dtype of stored moments: bfloat16, or by default that of the master
   /// weights. An update computes in full precision and rounds what it stores.

@@ -2,13 +2,9 @@
 #include "tessera/engine/optim/optimizer_rules.h"
 
 #include "tessera/engine/optim/optimizer.h"
-#include "tessera/runtime/comm/gather_texts.h"
-#include "tessera/runtime/core/error.h"
-
-#include <nlohmann/json.hpp>
+#include "tessera/runtime/comm/pattern_use.h"
 
 #include <algorithm>
-#include <map>
 #include <optional>
 #include <utility>
 
@@ -20,14 +16,15 @@ constexpr const char* kParameterRules = "optimizer.parameters";
 
 } // namespace
 
-OptimizerRules::OptimizerRules(OptimizerOptions options)
-    : options_(std::move(options)) {
+OptimizerRules::OptimizerRules(OptimizerOptions options, OtherNames other_names)
+    : options_(std::move(options)), other_names_(std::move(other_names)) {
   for (const ParameterRule& rule : options_.parameters) {
     patterns_.emplace_back(kParameterRules, rule.pattern);
   }
 }
 
-void OptimizerRules::check_all_used(const torch::nn::Module& module) const {
+runtime::NamePatterns OptimizerRules::tested_on(
+    const torch::nn::Module& module) const {
   runtime::NamePatterns patterns(kParameterRules);
   for (const runtime::NamePattern& pattern : patterns_) {
     patterns.add(pattern);
@@ -35,71 +32,26 @@ void OptimizerRules::check_all_used(const torch::nn::Module& module) const {
   for (const std::string& name : all_names(module)) {
     patterns.first_match(name);
   }
-  patterns.check_all_used();
+  return patterns;
+}
+
+void OptimizerRules::check_all_used(const torch::nn::Module& module) const {
+  tested_on(module).check_all_used();
 }
 
 void OptimizerRules::check_all_used(
     const torch::nn::Module& module,
     Communicator& job) const {
   // Pipeline stages may have rules of their own.
-  const std::vector<std::string> names = all_names(module);
-  std::map<std::string, bool> matched;
-  for (const runtime::NamePattern& pattern : patterns_) {
-    matched[pattern.text()] =
-        std::any_of(names.begin(), names.end(), [&](const std::string& name) {
-          return pattern.matches(name);
-        });
-  }
-  std::map<std::string, bool> used;
-  for (const std::string& text : runtime::gather_texts(
-           job,
-           nlohmann::json(matched).dump(),
-           "use of optimizer.parameters")) {
-    for (const auto& [pattern, is_used] :
-         nlohmann::json::parse(text).get<std::map<std::string, bool>>()) {
-      used[pattern] = used[pattern] || is_used;
-    }
-  }
-  const auto unused = std::find_if(
-      used.begin(), used.end(), [](const auto& one) { return !one.second; });
-  if (unused == used.end()) {
-    return;
-  }
-  std::vector<std::string> all;
-  for (const std::string& text : runtime::gather_texts(
-           job, nlohmann::json(names).dump(), "names of parameters")) {
-    for (auto& name :
-         nlohmann::json::parse(text).get<std::vector<std::string>>()) {
-      all.push_back(std::move(name));
-    }
-  }
-  std::sort(all.begin(), all.end());
-  all.erase(std::unique(all.begin(), all.end()), all.end());
-  TESSERA_FAIL(
-      "{}: '{}' matches nothing in the module, on any pipeline stage{}.",
-      kParameterRules,
-      unused->first,
-      runtime::NamePattern(kParameterRules, unused->first).nearest_hint(all));
+  runtime::check_used_on_any_rank(tested_on(module), job);
 }
 
 bool OptimizerRules::is_for(size_t rule, const std::vector<std::string>& names)
     const {
-  const auto all = with_other_names(names);
+  const auto all = runtime::with_other_names(names, other_names_);
   return std::any_of(all.begin(), all.end(), [&](const auto& name) {
     return patterns_[rule].matches(name);
   });
-}
-
-std::vector<std::string> OptimizerRules::with_other_names(
-    const std::vector<std::string>& names) const {
-  std::vector<std::string> all = names;
-  for (const std::string& name : names) {
-    const auto others = options_.other_names.find(name);
-    if (others != options_.other_names.end()) {
-      all.insert(all.end(), others->second.begin(), others->second.end());
-    }
-  }
-  return all;
 }
 
 std::vector<std::string> OptimizerRules::all_names(
@@ -108,13 +60,13 @@ std::vector<std::string> OptimizerRules::all_names(
   for (const auto& parameter : module.named_parameters()) {
     names.push_back(parameter.key());
   }
-  return with_other_names(names);
+  return runtime::with_other_names(names, other_names_);
 }
 
 ParameterSettings OptimizerRules::settings_for(
     const std::vector<std::string>& names) const {
   ParameterSettings settings;
-  settings.names = with_other_names(names);
+  settings.names = runtime::with_other_names(names, other_names_);
   settings.frozen_steps = options_.frozen_steps;
   settings.rule = options_.rule;
   std::optional<double> weight_decay = options_.weight_decay;

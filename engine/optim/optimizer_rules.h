@@ -6,6 +6,7 @@
 #include "tessera/engine/optim/optimizer_options.h"
 #include "tessera/runtime/comm/communicator.h"
 #include "tessera/runtime/core/name_patterns.h"
+#include "tessera/runtime/core/other_names.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -17,7 +18,7 @@ namespace tessera::engine {
 /// The hyperparameters of one parameter.
 struct ParameterSettings {
   /// All that patterns of the optimizer match: the names in the module, and
-  /// OptimizerOptions::other_names of them.
+  /// EngineOptions::other_names of them.
   std::vector<std::string> names;
   double lr_scale = 1;
   double weight_decay = 0;
@@ -35,8 +36,11 @@ struct ParameterSettings {
 class OptimizerRules {
  public:
   /// Not explicit: it holds nothing but the options.
+  /// @param other_names EngineOptions::other_names.
   /// @throws tessera::Error on a pattern that is not a regular expression.
-  OptimizerRules(OptimizerOptions options); // NOLINT(*-explicit-*)
+  OptimizerRules( // NOLINT(*-explicit-*)
+      OptimizerOptions options,
+      OtherNames other_names = {});
 
   const OptimizerOptions& options() const {
     return options_;
@@ -57,11 +61,11 @@ class OptimizerRules {
   ParameterSettings settings_for(const std::vector<std::string>& names) const;
 
  private:
-  std::vector<std::string> with_other_names(
-      const std::vector<std::string>& names) const;
+  runtime::NamePatterns tested_on(const torch::nn::Module& module) const;
   std::vector<std::string> all_names(const torch::nn::Module& module) const;
 
   OptimizerOptions options_;
+  OtherNames other_names_;
   std::vector<runtime::NamePattern> patterns_; ///< of options_.parameters
 };
 

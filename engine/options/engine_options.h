@@ -7,6 +7,7 @@
 #include "tessera/offload/options/memory_budget.h"
 #include "tessera/offload/options/offload_options.h"
 #include "tessera/offload/options/placement_options.h"
+#include "tessera/runtime/core/other_names.h"
 #include "tessera/sharding/groups/precision.h"
 #include "tessera/sharding/pages/sharding_options.h"
 
@@ -36,6 +37,12 @@ struct EngineOptions {
   OffloadOptions offload;
   LossScaleOptions loss_scale;
   OptimizerOptions optimizer;
+  /// Further names of parameters, e.g. those in a checkpoint. Patterns match
+  /// them, too: those of optimizer.parameters and of optimizers (Muon's), of
+  /// load_weights() and inspect_model(), and paths of sharding.modules, which
+  /// also match modules by what these names imply. `tessera train` sets them
+  /// for models of the zoo.
+  OtherNames other_names;
   /// Of gradients that are not finite. With loss scaling, such steps are always
   /// skipped. It has no effect with update_in_backward, which applies gradients
   /// before all are known, nor with optimizers that exchange momentum. kStop

@@ -41,13 +41,13 @@ LaneCollective LaneCollective::into_new(
   return received;
 }
 
-void LaneCollective::wait() {
+void LaneCollective::wait(const WaitCheck& check) {
   if (lane_ == nullptr) {
     return;
   }
   if (pending_.pending()) {
     const StreamLane::Scope on_lane(*lane_);
-    pending_.wait();
+    pending_.wait(check);
     issued_ = lane_->mark();
   }
   issued_.block_current(lane_->device());

@@ -42,8 +42,9 @@ class LaneCollective {
 
   /// Blocks until the collective is done (CPU), or makes the current stream
   /// wait for it (CUDA).
+  /// @param check as in PendingCollective::wait().
   /// @throws tessera::Error as PendingCollective::wait().
-  void wait();
+  void wait(const WaitCheck& check = {});
 
  private:
   PendingCollective pending_;

@@ -176,6 +176,33 @@ std::vector<std::string> NamePatterns::unused() const {
   return texts;
 }
 
+std::map<std::string, bool> NamePatterns::uses() const {
+  std::map<std::string, bool> uses;
+  for (const Entry& entry : patterns_) {
+    uses[entry.pattern.text()] = uses[entry.pattern.text()] || entry.used;
+  }
+  return uses;
+}
+
+std::vector<std::string> NamePatterns::names() const {
+  std::set<std::string> names;
+  for (const Entry& entry : patterns_) {
+    names.insert(entry.seen.begin(), entry.seen.end());
+  }
+  return {names.begin(), names.end()};
+}
+
+std::string NamePatterns::nearest_hint(
+    const std::string& text,
+    const std::vector<std::string>& names) const {
+  for (const Entry& entry : patterns_) {
+    if (entry.pattern.text() == text) {
+      return entry.pattern.nearest_hint(names);
+    }
+  }
+  return NamePattern(option_, text).nearest_hint(names);
+}
+
 void NamePatterns::check_all_used() const {
   for (const Entry& entry : patterns_) {
     TESSERA_CHECK(

@@ -5,6 +5,7 @@
 // seconds to compile: it is included here alone, in the .cpp.
 
 #include <cstddef>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -93,6 +94,19 @@ class NamePatterns {
   /// patterns that match count as used.
   std::optional<size_t> first_match(const std::string& name);
 
+  /// The option, for errors.
+  const std::string& option() const {
+    return option_;
+  }
+  /// All patterns as written, and whether they have matched something.
+  std::map<std::string, bool> uses() const;
+  /// Names that not all of the patterns have matched.
+  std::vector<std::string> names() const;
+  /// NamePattern::nearest_hint() of the pattern with this text, which may be
+  /// one of another rank.
+  std::string nearest_hint(
+      const std::string& text,
+      const std::vector<std::string>& names) const;
   /// The patterns that have matched none of the names that they were tested on.
   std::vector<std::string> unused() const;
   /// @throws tessera::Error when a pattern has matched none of the names that

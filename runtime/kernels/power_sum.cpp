@@ -3,6 +3,7 @@
 
 #include "tessera/runtime/core/error.h"
 #include "tessera/runtime/dry_run/dry_run.h"
+#include "tessera/runtime/kernels/operator_tensors.h"
 #include "tessera/runtime/kernels/target_clones.h"
 #include "tessera/runtime/kernels/update_cpu.h"
 
@@ -115,8 +116,7 @@ double chunk_sum(const at::Tensor& values, int64_t first, double p) {
     default:
       return chunk_sum(
           static_cast<const uint16_t*>(data) + first,
-          values.scalar_type() == at::kBFloat16 ? LowPrecision::kBFloat16
-                                                : LowPrecision::kFloat16,
+          detail::low_precision_of(values),
           count,
           p);
   }

@@ -54,6 +54,19 @@ SoftmaxLossRows part_rows(
       .gradients = true};
 }
 
+/// Calls `kernel(all, numbers, begin, end)` for all rows.
+template <typename Kernel, typename Number>
+void for_part_rows(
+    const SoftmaxLossRows& all,
+    Kernel* kernel,
+    Number* numbers) {
+  parallel_for(
+      0,
+      all.rows,
+      kPartGrain / all.classes + 1,
+      [&](int64_t begin, int64_t end) { kernel(all, numbers, begin, end); });
+}
+
 void sums_of_cpu(
     const at::Tensor& logits,
     const at::Tensor& numbers,
@@ -62,13 +75,10 @@ void sums_of_cpu(
     int64_t classes,
     bool weighted) {
   static auto* const kernel = softmax_part_kernels(best_isa()).sums;
-  const SoftmaxLossRows all =
-      part_rows(logits, targets, class_weights, classes, weighted);
-  auto* const to = numbers.mutable_data_ptr<float>();
-  parallel_for(
-      0, all.rows, kPartGrain / classes + 1, [&](int64_t begin, int64_t end) {
-        kernel(all, to, begin, end);
-      });
+  for_part_rows(
+      part_rows(logits, targets, class_weights, classes, weighted),
+      kernel,
+      numbers.mutable_data_ptr<float>());
 }
 
 void gradient_of_cpu(
@@ -79,13 +89,10 @@ void gradient_of_cpu(
     int64_t classes,
     bool weighted) {
   static auto* const kernel = softmax_part_kernels(best_isa()).gradient;
-  const SoftmaxLossRows all =
-      part_rows(logits, targets, class_weights, classes, weighted);
-  const auto* const from = numbers.const_data_ptr<float>();
-  parallel_for(
-      0, all.rows, kPartGrain / classes + 1, [&](int64_t begin, int64_t end) {
-        kernel(all, from, begin, end);
-      });
+  for_part_rows(
+      part_rows(logits, targets, class_weights, classes, weighted),
+      kernel,
+      numbers.const_data_ptr<float>());
 }
 
 /// Registers the operators with LibTorch.

@@ -2,7 +2,6 @@
 #include "tessera/sharding/groups/module_choices.h"
 
 #include "tessera/runtime/core/error.h"
-#include "tessera/runtime/core/name_patterns.h"
 #include "tessera/runtime/core/suggest.h"
 #include "tessera/sharding/groups/module_kind.h"
 
@@ -36,21 +35,39 @@ bool chooses_for_groups(const ModuleOptions& options) {
 
 } // namespace
 
-ModuleChoices::ModuleChoices(const Module& root, std::vector<ModuleRule> rules)
-    : rules_(std::move(rules)) {
+ModuleChoices::ModuleChoices(
+    const Module& root,
+    std::vector<ModuleRule> rules,
+    const OtherNames& other_names)
+    : rules_(std::move(rules)), patterns_("sharding.modules") {
   check_module_rules(rules_);
-  runtime::NamePatterns patterns("sharding.modules");
   for (const ModuleRule& rule : rules_) {
-    rule.type.empty() ? patterns.add(rule.path) : patterns.add_type(rule.type);
+    rule.type.empty() ? patterns_.add(rule.path)
+                      : patterns_.add_type(rule.type);
   }
+  const auto modules = root.named_modules("", /*include_self=*/false);
+  const OtherNames module_names =
+      other_names.empty()
+          ? OtherNames()
+          : runtime::other_module_names(modules.keys(), other_names);
+  const auto is_for = [&](size_t rule,
+                          const std::string& name,
+                          const OtherNames& others) {
+    bool found = false;
+    for (const std::string& one : runtime::with_other_names({name}, others)) {
+      found = patterns_.matches(rule, one) || found;
+    }
+    return found;
+  };
   std::vector<bool> finds_modules(rules_.size());
   const auto add = [&](const std::string& path, const Module& module) {
     Choice choice{{}, configured_options(module)};
     bool is_group = choice.local && choice.local->group;
     for (size_t i = 0; i < rules_.size(); ++i) {
-      const std::string name =
-          rules_[i].type.empty() ? path : kind_of(module).type;
-      if (!patterns.matches(i, name)) {
+      const bool matches = rules_[i].type.empty()
+                               ? is_for(i, path, module_names)
+                               : patterns_.matches(i, kind_of(module).type);
+      if (!matches) {
         continue;
       }
       choice.rules.push_back(i);
@@ -68,12 +85,12 @@ ModuleChoices::ModuleChoices(const Module& root, std::vector<ModuleRule> rules)
     }
   };
   add(kRoot, root);
-  for (const auto& item : root.named_modules("", /*include_self=*/false)) {
+  for (const auto& item : modules) {
     add(item.key(), *item.value());
   }
   for (const auto& item : root.named_parameters()) {
     for (size_t i = 0; i < rules_.size(); ++i) {
-      if (rules_[i].type.empty() && patterns.matches(i, item.key())) {
+      if (rules_[i].type.empty() && is_for(i, item.key(), other_names)) {
         choices_[item.key()].rules.push_back(i);
         if (rules_[i].options.group && !finds_modules[i]) {
           single_groups_.insert(item.key());
@@ -81,7 +98,6 @@ ModuleChoices::ModuleChoices(const Module& root, std::vector<ModuleRule> rules)
       }
     }
   }
-  patterns.check_all_used();
 }
 
 bool ModuleChoices::ignores(const std::string& parameter) const {
@@ -170,10 +186,11 @@ void ModuleChoices::check_all_used(
         "configure: '{}' has a zero_stage or reshard_after_forward, but is no group and contains none; set ModuleOptions::group too.",
         path);
   }
+  const auto matches = patterns_.uses();
   for (size_t i = 0; i < rules_.size(); ++i) {
     const std::string& text = rules_[i].path + rules_[i].type;
     TESSERA_CHECK(
-        used[i] || !chooses_for_groups(rules_[i].options),
+        used[i] || !matches.at(text) || !chooses_for_groups(rules_[i].options),
         "sharding.modules: '{}' has a zero_stage or reshard_after_forward, but matches no group and no module around one{}; set group too.",
         text,
         runtime::nearest_names_hint(text, all));

@@ -3,6 +3,8 @@
 // `ModuleChoices` are the ModuleOptions of all modules and parameters of a
 // model, by rules and by calls of configure().
 
+#include "tessera/runtime/core/name_patterns.h"
+#include "tessera/runtime/core/other_names.h"
 #include "tessera/sharding/groups/module_options.h"
 
 #include <torch/nn/module.h>
@@ -19,11 +21,23 @@ namespace tessera::sharding {
 
 class ModuleChoices {
  public:
-  /// @throws tessera::Error as check_module_rules(), and on a rule that matches
-  ///   nothing, with the nearest paths.
+  /// @param other_names of parameters: rules match them, too, and those of
+  ///   modules that they imply (runtime::other_module_names()).
+  /// @throws tessera::Error as check_module_rules().
   explicit ModuleChoices(
       const torch::nn::Module& root,
-      std::vector<ModuleRule> rules = {});
+      std::vector<ModuleRule> rules = {},
+      const OtherNames& other_names = {});
+
+  /// @throws tessera::Error on a rule that matches nothing, with the nearest
+  ///   paths.
+  void check_all_match() const {
+    patterns_.check_all_used();
+  }
+  /// The rules, tested on all paths and types of the module.
+  const runtime::NamePatterns& patterns() const {
+    return patterns_;
+  }
 
   /// Whether a module around the parameter, or the parameter, is ignored.
   bool ignores(const std::string& parameter) const;
@@ -53,7 +67,8 @@ class ModuleChoices {
   std::optional<bool> reshard_after_forward(const std::string& group) const;
 
   /// @param groups paths of all of them.
-  /// @throws tessera::Error on a choice for groups that holds for none of them.
+  /// @throws tessera::Error on a choice for groups that matches something, and
+  ///   holds for none of them.
   void check_all_used(const std::vector<std::string>& groups) const;
 
  private:
@@ -70,6 +85,7 @@ class ModuleChoices {
   const ModuleOptions* find(const std::string& path, const Test& test) const;
 
   std::vector<ModuleRule> rules_;
+  runtime::NamePatterns patterns_; ///< of rules_
   std::map<std::string, Choice> choices_; ///< by path
   std::set<const torch::nn::Module*> groups_;
   std::set<std::string> single_groups_; ///< parameters

@@ -75,7 +75,7 @@ void visit_fields(runtime::OptionFields& fields, ModuleRule& rule) {
   fields.field(
       "path",
       rule.path,
-      "regular expression for the whole path of a module or parameter; `root`: the group of what is in no other");
+      "regular expression for the whole path of a module or parameter, as the model or its checkpoint calls it; `root`: the group of what is in no other");
   fields.field("type", rule.type, "instead of `path`: C++ type of modules");
   fields.field(
       "group",

@@ -53,7 +53,8 @@ struct ModuleOptions {
 /// named_parameters(), such as "encoder.layer.3".
 struct ModuleRule {
   /// Regular expression (ECMAScript) that matches a whole path of a module, or
-  /// of a parameter. "root" matches the group of what is in no other.
+  /// of a parameter, or one of EngineOptions::other_names. "root" matches the
+  /// group of what is in no other.
   std::string path;
   /// Instead of a path: C++ type of modules ("BertLayer",
   /// "tessera::BertLayerImpl").

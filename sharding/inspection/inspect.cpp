@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tessera/sharding/inspection/inspect.h"
 
+#include "tessera/runtime/core/log.h"
 #include "tessera/runtime/core/name_patterns.h"
+#include "tessera/runtime/core/other_names.h"
 #include "tessera/sharding/paging/pager.h"
 #include "tessera/sharding/paging/tied_copies.h"
 
@@ -194,20 +196,30 @@ std::vector<TensorSummary> inspect_model(
   const auto count = static_cast<int64_t>(pager.pages().entries().size());
   const at::Tensor matches = at::zeros({count}, at::kDouble);
   for (int64_t i = 0; i < count; ++i) {
-    const auto& names =
-        pager.pages().parameter(static_cast<size_t>(i)).record.spec.names;
-    if (std::any_of(names.begin(), names.end(), [&](const std::string& name) {
-          return patterns.first_match(name).has_value();
-        })) {
-      matches[i] = 1;
+    for (const std::string& name : runtime::with_other_names(
+             pager.pages().parameter(static_cast<size_t>(i)).record.spec.names,
+             pager.options().other_names)) {
+      if (patterns.first_match(name)) {
+        matches[i] = 1;
+      }
     }
   }
   pager.settle_gradients({sharding::RankIntent::Kind::kInspect, -1, -1});
   sharding::add_tied_gradients_to_read(pager, "inspect_model");
   // A pattern may match the experts of one rank only.
   pager.max_over_ranks(matches);
+  const DeviceMesh& model = pager.ranks().model();
   if (matches.max().item<double>() == 0) {
-    patterns.check_all_used();
+    if (model.size(sharding::kPipelineAxis) == 1) {
+      patterns.check_all_used();
+    }
+    // Stages may inspect their parameters at other times.
+    log_warning(
+        "inspect_model: '{}' matches nothing on pipeline stage {}{}",
+        pattern,
+        model.index(sharding::kPipelineAxis),
+        patterns.nearest_hint(pattern, patterns.names()));
+    return {};
   }
   std::vector<size_t> picked;
   for (int64_t i = 0; i < count; ++i) {

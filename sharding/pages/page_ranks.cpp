@@ -372,7 +372,8 @@ PageRanks::PageRanks(
           world,
           "engine",
           meshes.module.ranks(),
-          [this](const RankIntent& intent) { return describe(intent); }) {
+          [this](const RankIntent& intent) { return describe(intent); }),
+      stage_waits_(agreement_, meshes) {
   const c10::Device device = pages.front().device;
   connect(world, meshes.module, device);
   for (const PageSpec& page : pages) {
@@ -703,19 +704,26 @@ void PageRanks::max(const at::Tensor& values) {
       .wait(watch_failures());
 }
 
+WaitCheck PageRanks::watch(const PartRanks& ranks, const std::string& doing) {
+  return ranks.axis == kPipelineAxis ? stage_waits_.watch_stages(doing)
+                                     : watch_failures();
+}
+
 void PageRanks::sum_over_model(const at::Tensor& values) {
   for (const PartRanks& ranks : parts_) {
     (values.is_cpu() ? *ranks.control : *ranks.on_device)
         .all_reduce_sum(values, "sum over the parts of a model")
-        .wait(watch_failures());
+        .wait(watch(ranks, "adds up numbers"));
   }
 }
 
-void PageRanks::max_over_parts(const at::Tensor& values) {
+void PageRanks::max_over_parts(
+    const at::Tensor& values,
+    const std::string& doing) {
   for (const PartRanks& ranks : parts_) {
     (values.is_cpu() ? *ranks.control : *ranks.on_device)
         .all_reduce_max(values, "maximum over the parts of a model")
-        .wait(watch_failures());
+        .wait(watch(ranks, doing));
   }
 }
 
@@ -740,7 +748,7 @@ std::string PageRanks::first_over_parts(
         *ranks.control,
         first,
         "errors of the parts of a model",
-        watch_failures());
+        watch(ranks, "compares errors with the other parts"));
     const auto found =
         std::find_if(texts.begin(), texts.end(), [](const auto& one) {
           return !one.empty();
@@ -758,7 +766,7 @@ void PageRanks::check_same_over_parts(const std::string& text) {
   const auto number = static_cast<int64_t>(
       std::hash<std::string>{}(text)&std::numeric_limits<int64_t>::max());
   const at::Tensor bounds = at::tensor({number, -number}, at::kLong);
-  max_over_parts(bounds);
+  max_over_parts(bounds, text);
   const auto* values = bounds.const_data_ptr<int64_t>();
   if (values[0] == -values[1]) {
     return;

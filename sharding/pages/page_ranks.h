@@ -8,6 +8,7 @@
 #include "tessera/runtime/comm/init.h"
 #include "tessera/sharding/pages/page_meshes.h"
 #include "tessera/sharding/pages/page_spec.h"
+#include "tessera/sharding/pages/stage_waits.h"
 #include "tessera/sharding/pages/value_hashes.h"
 #include "tessera/sharding/plans/rank_agreement.h"
 
@@ -133,6 +134,10 @@ class PageRanks {
   WaitCheck watch_failures() {
     return agreement_.watch_failures();
   }
+  /// Checks of waits for other pipeline stages.
+  StageWaits& stage_waits() {
+    return stage_waits_;
+  }
   /// Tells the other ranks that this one has failed, and why: they end with an
   /// error instead of waiting for it.
   void abandon(const std::string& reason) noexcept;
@@ -167,7 +172,10 @@ class PageRanks {
   /// it. Collective. Block if `values` are on the CPU; they may be on the
   /// parameters' device.
   void sum_over_model(const at::Tensor& values);
-  void max_over_parts(const at::Tensor& values);
+  /// @param doing of this rank, for errors: "inspects the parameters".
+  void max_over_parts(
+      const at::Tensor& values,
+      const std::string& doing = "compares values with the other parts");
   /// The ranks that divide the layers of this one, for small CPU tensors; null:
   /// there are no others.
   Communicator* tensor_control() const;
@@ -226,6 +234,8 @@ class PageRanks {
       const std::string& purpose,
       c10::Device device,
       const std::vector<int>& ranks);
+  /// A check of waits along an axis of model().
+  WaitCheck watch(const PartRanks& ranks, const std::string& doing);
   /// @return the error of the ranks of PageMeshes::module; empty: they have the
   ///   same pages.
   std::string find_other_module(
@@ -246,6 +256,7 @@ class PageRanks {
   DeviceMesh model_;
   std::string key_; ///< of the communicators in the store
   RankAgreement agreement_;
+  StageWaits stage_waits_;
   /// By purpose and ranks.
   std::map<
       std::pair<std::string, std::vector<int>>,

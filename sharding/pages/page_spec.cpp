@@ -274,8 +274,11 @@ std::vector<PageSpec> plan_pages(
     const PagerOptions& options,
     const PageMeshes& meshes) {
   check(options);
-  const ModuleChoices choices(module, options.modules);
+  const ModuleChoices choices(module, options.modules, options.other_names);
   const bool is_stage = meshes.model.size(kPipelineAxis) > 1;
+  if (!is_stage) { // a rule may be for another one
+    choices.check_all_match();
+  }
   auto census = take_parameter_census(
       module,
       choices,

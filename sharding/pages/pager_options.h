@@ -17,6 +17,8 @@ struct PagerOptions : ShardingOptions {
   /// Groups are updated during backward, as soon as their gradients are final,
   /// so that gradients need no memory of their own.
   bool update_in_backward = false;
+  /// Further names of parameters, which patterns match, too.
+  OtherNames other_names;
 };
 
 /// @throws tessera::Error naming the option, its value and the values allowed.

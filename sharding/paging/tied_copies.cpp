@@ -32,7 +32,12 @@ std::vector<Page*> tied_pages(const Pager& pager) {
 }
 
 /// @param label of the collective.
-void add_tied_gradients_of(Pager& pager, Page& page, const std::string& label) {
+/// @param function for errors.
+void add_tied_gradients_of(
+    Pager& pager,
+    Page& page,
+    const std::string& label,
+    const std::string& function) {
   GradientBucket& bucket = *page.gradients;
   const int passed = bucket.passed_by_user();
   const at::Tensor flags = at::tensor(
@@ -43,7 +48,8 @@ void add_tied_gradients_of(Pager& pager, Page& page, const std::string& label) {
       at::kInt);
   page.ranks.copies_control()
       ->all_reduce_max(flags, label)
-      .wait(pager.ranks().watch_failures());
+      .wait(pager.ranks().stage_waits().watch_copies(
+          page.spec().tied_name, function));
   const auto* seen = flags.const_data_ptr<int>();
   if (seen[0] == 0 || seen[1] != 0) {
     return;
@@ -83,7 +89,10 @@ void copy_tied_values(Pager& pager) {
 void add_tied_gradients(Pager& pager) {
   for (Page* page : tied_pages(pager)) {
     add_tied_gradients_of(
-        pager, *page, "agreement on '" + page->spec().tied_name + "'");
+        pager,
+        *page,
+        "agreement on '" + page->spec().tied_name + "'",
+        "Engine::step");
   }
 }
 
@@ -108,7 +117,8 @@ void add_tied_gradients_to_read(
         formatted(
             "{}: the sum of the gradients of '{}', for which all pipeline stages that have it call this function",
             function,
-            page.spec().tied_name));
+            page.spec().tied_name),
+        function);
   }
 }
 

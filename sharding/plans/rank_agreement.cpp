@@ -41,6 +41,10 @@ std::string RankAgreement::key_of_failure() const {
   return "agreement/" + name_ + "/failed";
 }
 
+std::string RankAgreement::key_of_note(const std::string& name) const {
+  return "agreement/" + name_ + "/notes/" + name;
+}
+
 std::string RankAgreement::key_of_rank(int rank) const {
   return key("waits/" + std::to_string(rank));
 }
@@ -216,8 +220,24 @@ void RankAgreement::report(const std::string& reason) noexcept {
   }
 }
 
+void RankAgreement::leave_note(
+    const std::string& name,
+    const std::string& text) {
+  if (store_ != nullptr) {
+    store_->set(key_of_note(name), runtime::to_bytes(text));
+  }
+}
+
+std::optional<std::string> RankAgreement::find_note(
+    const std::string& name) const {
+  if (store_ == nullptr || !store_->check({key_of_note(name)})) {
+    return std::nullopt;
+  }
+  return runtime::to_text(store_->get(key_of_note(name)));
+}
+
 void RankAgreement::fail(const std::string& message) {
-  if (size() > 1) {
+  if (store_ != nullptr) { // other pipeline stages may wait, too
     store_->set(key_of_failure(), runtime::to_bytes(message));
   }
   throw Error(message);

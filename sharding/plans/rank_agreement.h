@@ -128,6 +128,12 @@ class RankAgreement {
   /// error that gives the reason.
   void report(const std::string& reason) noexcept;
 
+  /// Leaves a text for all ranks of the job in the store, in the place of an
+  /// earlier one. Not collective; nothing without a store.
+  void leave_note(const std::string& name, const std::string& text);
+  /// Returns what a rank has left; nothing if none has.
+  std::optional<std::string> find_note(const std::string& name) const;
+
   /// Reports `message` to all ranks and throws it.
   [[noreturn]] void fail(const std::string& message);
 
@@ -139,6 +145,7 @@ class RankAgreement {
   std::string key_of_rank(int rank) const;
   /// Shared by all ranks of the job.
   std::string key_of_failure() const;
+  std::string key_of_note(const std::string& name) const;
   WaitCheck watch_agreement(const RankIntent& self_intent);
   std::string disagreement(const std::vector<Account>& accounts) const;
   std::string lines_of(const std::vector<Account>& accounts) const;

@@ -3,6 +3,8 @@
 // `load_weights()` loads files of weights into a module, which may be in
 // memory, lazy or sharded.
 
+#include "tessera/runtime/core/other_names.h"
+
 #include <torch/nn/module.h>
 
 #include <filesystem>
@@ -69,12 +71,14 @@ struct LoadWeightsOptions {
   /// With `map`: the name in a checkpoint of a parameter of the module, for
   /// messages about missing ones. By default, its name in the module.
   std::function<std::string(const std::string&)> checkpoint_name;
-  /// If not empty, only tensors of the module are loaded that have a name which
-  /// one of these regular expressions (ECMAScript) matches as a whole; the
-  /// others keep their values.
+  /// If not empty, only tensors of the module are loaded that have a name, or
+  /// one of `other_names`, which one of these regular expressions (ECMAScript)
+  /// matches as a whole; the others keep their values.
   std::vector<std::string> only;
   /// Tensors of the module that keep their values, as `only`.
   std::vector<std::string> except;
+  /// By default, those of EngineOptions where the module is wrapped.
+  OtherNames other_names;
   /// If false, missing and unexpected names and tensors of other shapes are
   /// reported instead of refused.
   bool strict = true;

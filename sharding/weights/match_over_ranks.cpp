@@ -31,6 +31,7 @@ struct Finding {
   LoadWeightsReport report;
   Names unused_patterns;
   Names names; ///< that the rank has
+  Names matched; ///< that patterns match
   std::string error;
 };
 
@@ -39,6 +40,7 @@ std::string to_text(const Finding& finding) {
       {"report", json::parse(finding.report.json())},
       {"unused_patterns", finding.unused_patterns},
       {"names", finding.names},
+      {"matched", finding.matched},
       {"error", finding.error}}
       .dump();
 }
@@ -66,6 +68,7 @@ Finding finding_of(const std::string& text) {
       std::move(report),
       from.at("unused_patterns"),
       from.at("names"),
+      from.at("matched"),
       from.at("error")};
 }
 
@@ -127,7 +130,7 @@ void check_patterns(const std::vector<Finding>& findings) {
   Names names;
   Names unused = findings.front().unused_patterns;
   for (const Finding& finding : findings) {
-    names.insert(names.end(), finding.names.begin(), finding.names.end());
+    names.insert(names.end(), finding.matched.begin(), finding.matched.end());
     std::erase_if(unused, [&](const std::string& pattern) {
       return !contains(finding.unused_patterns, pattern);
     });
@@ -164,12 +167,8 @@ LoadWeightsReport match_weights_of_rank(
     Communicator& ranks,
     const WaitCheck& check) {
   Finding self_finding;
-  for (const WeightTarget& target : targets) {
-    self_finding.names.insert(
-        self_finding.names.end(),
-        target.spec.names.begin(),
-        target.spec.names.end());
-  }
+  self_finding.names = names_of(targets, {});
+  self_finding.matched = names_of(targets, options.other_names);
   std::exception_ptr failure;
   try {
     LoadWeightsOptions local = options;

@@ -264,7 +264,9 @@ class Matching {
   bool is_chosen(const std::vector<std::string>& names) {
     bool is_wanted = options_.only.empty();
     bool is_excepted = false;
-    for (const std::string& name : names) { // all: patterns count as used
+    // All: patterns count as used.
+    for (const std::string& name :
+         runtime::with_other_names(names, options_.other_names)) {
       is_wanted = only_.first_match(name).has_value() || is_wanted;
       is_excepted = except_.first_match(name).has_value() || is_excepted;
     }
@@ -482,17 +484,26 @@ void check_patterns_used(
           .nearest_hint(names));
 }
 
+std::vector<std::string> names_of(
+    const std::vector<WeightTarget>& targets,
+    const OtherNames& others) {
+  std::vector<std::string> names;
+  for (const WeightTarget& target : targets) {
+    for (std::string& name :
+         runtime::with_other_names(target.spec.names, others)) {
+      names.push_back(std::move(name));
+    }
+  }
+  return names;
+}
+
 LoadWeightsReport match_weights(
     std::vector<WeightTarget>& targets,
     const WeightFiles& files,
     const LoadWeightsOptions& options) {
   WeightMatches matches = find_matches(targets, files, options);
-  std::vector<std::string> names;
-  for (const WeightTarget& target : targets) {
-    names.insert(
-        names.end(), target.spec.names.begin(), target.spec.names.end());
-  }
-  check_patterns_used(matches.unused_patterns, names);
+  check_patterns_used(
+      matches.unused_patterns, names_of(targets, options.other_names));
   return std::move(matches.report);
 }
 

@@ -52,6 +52,11 @@ std::string unexpected_text(
     const LoadWeightsOptions& options,
     const std::vector<std::string>& candidates);
 
+/// Returns all names of the targets, with the others of each.
+std::vector<std::string> names_of(
+    const std::vector<WeightTarget>& targets,
+    const OtherNames& others);
+
 /// @throws tessera::Error naming a pattern that matches nothing in the model.
 /// @param names of the model's tensors.
 void check_patterns_used(

@@ -132,7 +132,7 @@ TEST_F(TrainedParameters, AreChosenByNameOnPipelineStages) {
                "parallel.pipeline=2",
                "training.accumulate=2"}));
         },
-        {"model.train", "model\\.layer\\..*", "matches no parameter"});
+        {"model.train", "model\\.layer\\..*", "matches nothing"});
   });
 }
 

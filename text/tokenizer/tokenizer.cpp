@@ -480,11 +480,6 @@ const TokenizerSettings& Tokenizer::settings() const {
   return parts_->settings;
 }
 
-bool Tokenizer::may_change_text(int64_t id) const {
-  return parts_->decoder != nullptr && !token(id).empty() &&
-         parts_->decoder->may_change({token(id)});
-}
-
 DecodeStream::DecodeStream(
     Tokenizer tokenizer,
     bool skip_special_tokens,

@@ -135,10 +135,6 @@ class Tokenizer {
 
   const TokenizerSettings& settings() const;
 
-  /// Whether ids that follow `id` may change what it and those before it are
-  /// decoded to (byte fallback).
-  bool may_change_text(int64_t id) const;
-
  private:
   struct Parts;
   explicit Tokenizer(std::shared_ptr<const Parts> parts);

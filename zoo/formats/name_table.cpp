@@ -151,6 +151,16 @@ const NamedWeight& WeightNames::of(const std::string& our_name, size_t* index)
   return weights_[found->second.first];
 }
 
+OtherNames WeightNames::by_parameter() const {
+  OtherNames names;
+  for (const NamedWeight& weight : weights_) {
+    for (const std::string& native : weight.native) {
+      names[native].push_back(weight.name);
+    }
+  }
+  return names;
+}
+
 WeightMap WeightNames::map(const std::vector<std::string>& in_files) const {
   CheckpointNames::Contents contents;
   for (const NamedWeight& weight : weights_) {

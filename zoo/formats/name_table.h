@@ -111,6 +111,10 @@ class WeightNames {
   /// The tensor that contains one of our parameters, and its index in `native`.
   const NamedWeight& of(const std::string& our_name, size_t* index) const;
 
+  /// The names of these tensors by those of the parameters in them, for
+  /// EngineOptions and LoadWeightsOptions.
+  OtherNames by_parameter() const;
+
   /// For load_weights(). The result does not depend on the lifetime of the
   /// module.
   /// @param in_files all names of the checkpoint, for NameTable::tied.

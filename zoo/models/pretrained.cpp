@@ -606,6 +606,7 @@ LoadWeightsReport load_weights_of(
   const WeightNames names(model, table);
   LoadWeightsOptions load = options;
   load.map = weight_map(model, names, files);
+  load.other_names = names.by_parameter();
   load.checkpoint_name = [&](const std::string& parameter) {
     return checkpoint_name(names, parameter);
   };

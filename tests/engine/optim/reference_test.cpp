@@ -304,10 +304,10 @@ TEST(OptimizerRules, MatchTheOtherNamesOfParameters) {
   run_ranks(1, [](World&) {
     auto net = make_net<StackImpl>();
     auto options = group_per_layer();
-    options.optimizer.other_names = {{"last.weight", {"lm_head.weight"}}};
+    options.other_names = {{"last.weight", {"lm_head.weight"}}};
     options.optimizer.parameters = {
         {.pattern = "lm_head\\..*", .lr_scale = 0.5}};
-    const OptimizerRules rules(options.optimizer);
+    const OptimizerRules rules(options.optimizer, options.other_names);
     EXPECT_EQ(rules.settings_for({"last.weight"}).lr_scale, 0.5);
     EXPECT_EQ(rules.settings_for({"last.bias"}).lr_scale, 1);
     rules.check_all_used(*net);
@@ -329,7 +329,7 @@ TEST(OptimizerRules, MuonKnowsTheOtherNamesOfParameters) {
       auto options = group_per_layer();
       options.optimizer.rule = MuonOptions{};
       if (has_other_name) {
-        options.optimizer.other_names = {{"last.weight", {"lm_head.weight"}}};
+        options.other_names = {{"last.weight", {"lm_head.weight"}}};
       }
       Engine engine(world, net, options);
       engine.backward(net->last->weight.square().sum());

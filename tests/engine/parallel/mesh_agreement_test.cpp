@@ -2,8 +2,11 @@
 // Where ranks with one part of a model write other values than each other, all
 // ranks of the job get the same error, and none waits for another.
 #include "engine/parallel/mesh_checkpoint.h"
+#include "tessera/engine/inspect_engine.h"
 #include "tessera/engine/parallel/parallel_run.h"
 #include "tessera/runtime/comm/gather_texts.h"
+#include "tessera/sharding/pages/page.h"
+#include "tessera/sharding/paging/pager.h"
 
 #include <functional>
 #include <string>
@@ -189,6 +192,31 @@ TEST(MeshOptions, RulesMayBeForLayersOfAnyStage) {
         [&] { const MeshJob other(world, kStagesLayout, options); },
         {"optimizer.parameters: 'haed\\.weight' matches nothing",
          "'head.weight'"});
+  });
+}
+
+TEST(MeshOptions, ModulesMayBeThoseOfAnyStageByTheNamesOfCheckpoints) {
+  run_ranks(kStagesLayout.world_size(), [&](World& world) {
+    EngineOptions options = mesh_options();
+    options.other_names = {
+        {"embedding.weight", {"wte.weight"}}, {"head.weight", {"lm_head.w"}}};
+    options.sharding.modules = {
+        {.path = "lm_head", .options = {.full_precision = true}},
+        {.path = "wte", .options = {.group = true, .zero_stage = 1}},
+        {.path = "block.", .options = {.group = true}}};
+    MeshJob job(world, kStagesLayout, options);
+    for (const auto& page : job.engine().pager().pages()) {
+      EXPECT_EQ(page->spec().zero_stage == 1, page->name() == "embedding")
+          << page->name();
+    }
+    job.train(0);
+    const auto rows = inspect_model(job.engine(), "wte.*");
+    EXPECT_EQ(rows.size(), job.stage() == 0 ? 1U : 0U);
+    options.sharding.modules[0].path = "lm_haed";
+    expect_error_of_all(
+        world,
+        [&] { const MeshJob other(world, kStagesLayout, options); },
+        {"sharding.modules: 'lm_haed' matches nothing", "'lm_head'"});
   });
 }
 

@@ -9,10 +9,12 @@
 #include "tessera/sharding/paging/gather_scopes.h"
 #include "tessera/sharding/paging/pager.h"
 
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <map>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -143,6 +145,89 @@ TEST(TiedStages, AReadThatOneStageLacksIsNamed) {
   EXPECT_NE(ends[0].output.find("Engine::grad: "), std::string::npos)
       << ends[0].output;
   EXPECT_NE(ends[0].output.find(kName), std::string::npos);
+}
+
+// Each waits for the other. At the time limit the error would be another one.
+TEST(TiedStages, AReadThatOtherStagesMeetWithAnotherCallIsAnErrorOfAll) {
+  struct Other {
+    const char* text;
+    std::function<void(MeshJob&, const std::filesystem::path&)> call;
+  };
+  const std::vector<Other> others{
+      {"applies the gradients",
+       [](MeshJob& job, const auto&) { job.engine().step(); }},
+      {"takes the norm of the gradients",
+       [](MeshJob& job, const auto&) { job.engine().clip_grad_norm(1); }},
+      {"runs the pipeline", [](MeshJob& job, const auto&) { job.run(1); }},
+      {"adds up numbers",
+       [](MeshJob& job, const auto&) {
+         job.engine().sum_over_ranks(torch::ones({1}));
+       }},
+      {"saves or loads values of the model",
+       [](MeshJob& job, const auto& folder) { job.engine().save(folder); }}};
+  const std::vector<MeshLayout> layouts{
+      two_stages()[0],
+      {"pipeline3", {.shard = 1, .pipeline = 3}},
+      two_stages()[1]};
+  const TemporaryFolder folder;
+  for (size_t i = 0; i < others.size(); ++i) {
+    const MeshLayout& layout = layouts[i % layouts.size()];
+    const Other& other = others[i];
+    SCOPED_TRACE(other.text);
+    run_ranks(layout.world_size(), [&](World& world) {
+      MeshJob job(world, layout, tied_options(), /*tied=*/true);
+      job.run(0);
+      expect_error(
+          [&] {
+            if (job.stage() == 0) {
+              job.engine().grad(job.net()->embedding->weight);
+            } else {
+              other.call(job, folder / "saved");
+            }
+          },
+          {"Engine::grad: rank",
+           "(pipeline stage 0) reads the gradient of 'embedding.weight'",
+           other.text,
+           "on all of these stages",
+           "clip_grad_norm()"});
+    });
+  }
+}
+
+// A stage that is still in its run when another one reads, and reads later.
+TEST(TiedStages, AReadWaitsForStagesThatAreSlower) {
+  const MeshLayout layout{"pipeline3", {.shard = 1, .pipeline = 3}};
+  run_ranks(3, [&](World& world) {
+    MeshJob job(world, layout, tied_options(), /*tied=*/true);
+    AloneJob alone;
+    alone.job.run(0);
+    // The last stage reads while the first one waits for the second one.
+    int backwards = 0;
+    if (job.stage() == 1) {
+      job.net()->named_parameters()["block1.norm1.weight"].register_hook(
+          [&](const at::Tensor& gradient) {
+            if (++backwards == kMeshBatches) {
+              std::this_thread::sleep_for(std::chrono::seconds(3));
+            }
+            return gradient;
+          });
+    }
+    job.run(0);
+    EXPECT_EQ(backwards, job.stage() == 1 ? kMeshBatches : 0);
+    if (job.stage() == 0) {
+      std::this_thread::sleep_for(std::chrono::seconds(3));
+    }
+    if (job.stage() != 1) {
+      EXPECT_TRUE(
+          job.engine()
+              .grad(job.net()->embedding->weight)
+              .allclose(
+                  alone.job.engine().grad(alone.job.net()->embedding->weight),
+                  1e-9,
+                  1e-12));
+    }
+    job.engine().step();
+  });
 }
 
 TEST(TiedStages, AGradientOfTheUserIsAddedOnce) {

@@ -393,6 +393,18 @@ TEST(LoadWeights, ByRulesAndPatterns) {
   EXPECT_TRUE(net->low.equal(before));
   weights.erase("low");
   expect_loaded(net, weights);
+  net->low.detach().zero_();
+  options.except = {};
+  options.only = {"model\\.lower"};
+  options.other_names = {{"low", {"model.lower"}}};
+  options.rename_rules = {{"low", "low"}, {"old\\.(.*)", "$1"}};
+  EXPECT_EQ(load_weights(*net, folder.path(), options).loaded.size(), 1U);
+  EXPECT_FALSE(net->low.equal(at::zeros_like(net->low)));
+  options.only = {"model\\.lwoer"};
+  expect_error(
+      [&] { load_weights(*net, folder.path(), options); },
+      {"`only` or `except`", "'model.lower'"});
+  options.rename_rules = {{"low", ""}, {"old\\.(.*)", "$1"}};
   options.only = {"lwo"};
   expect_error(
       [&] { load_weights(*net, folder.path(), options); },
