@@ -132,7 +132,9 @@ void check_model_source(
         "set either this, to start from existing weights, or model.config, "
         "a config.json whose model starts from newly initialized weights");
   }
-  if (config.lora && config.model_folder.empty()) {
+  // Plans need no weights.
+  if (config.lora && config.model_folder.empty() &&
+      config.hub_files != HubFiles::kDescriptions) {
     model.fail("lora", "an adapter needs existing weights: set model.folder");
   }
   if (!config.lora) {

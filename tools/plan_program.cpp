@@ -130,10 +130,13 @@ planner::DeviceRates rates_of(
       nlohmann::json::object(), "--rate", arguments.rates);
   runtime::read_fields(reader, rates);
   reader.finish();
-  rates.rounds_products =
-      type_of(arguments) == c10::kCPU &&
-      tasks::read_training_config(arguments.config, arguments.overrides)
-              .device.matmul == CpuMatmul::kBfloat16;
+  rates.rounds_products = type_of(arguments) == c10::kCPU &&
+                          tasks::read_training_config(
+                              arguments.config,
+                              arguments.overrides,
+                              nullptr,
+                              tasks::HubFiles::kDescriptions)
+                                  .device.matmul == CpuMatmul::kBfloat16;
   return rates;
 }
 
@@ -1213,7 +1216,10 @@ int run_plan(int argc, char** argv) {
       check_can_write(arguments);
     }
     tasks::read_training_config(
-        arguments.config, arguments.overrides, nullptr, tasks::HubFiles::kNone);
+        arguments.config,
+        arguments.overrides,
+        nullptr,
+        tasks::HubFiles::kDescriptions);
   };
   if (const auto code = parse_arguments(app, argc, argv, check)) {
     return *code;

@@ -8,6 +8,7 @@
 #include "tessera/runtime/core/size_text.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <exception>
@@ -108,6 +109,18 @@ struct Layout {
   /// Without limit of the device's memory.
   bool on_device = false;
 };
+
+/// What Layout::on_device sets.
+constexpr std::array<std::string_view, 4> kOnDevice{
+    "memory.device_bytes=null",
+    "placement.optimizer=device",
+    "placement.gradients=device",
+    "placement.parameters=device"};
+
+bool is_of_device(const std::string& override) {
+  return std::find(kOnDevice.begin(), kOnDevice.end(), override) !=
+         kOnDevice.end();
+}
 
 int64_t with_spare(int64_t activations) {
   const int64_t fraction = activations / 50;
@@ -1707,10 +1720,7 @@ class Search {
           formatted("memory.nvme_bytes={}", machine.nvme_bytes_of_rank()));
     }
     if (layout.on_device) {
-      overrides.emplace_back("memory.device_bytes=null");
-      overrides.emplace_back("placement.optimizer=device");
-      overrides.emplace_back("placement.gradients=device");
-      overrides.emplace_back("placement.parameters=device");
+      overrides.insert(overrides.end(), kOnDevice.begin(), kOnDevice.end());
     } else if (layout.optimizer_on_host) {
       overrides.emplace_back("placement.optimizer=host");
     } else if (layout.host_activations) {
@@ -1755,12 +1765,16 @@ class Search {
         }
       }
       key = formatted("{} {}", search_.machine.devices, *few_layers);
+      const bool is_on_device = keeps_on_device(run.overrides);
       for (const std::string& override : all) {
-        key += "\n" + override;
+        if (!is_on_device || !is_of_device(override)) {
+          key += "\n" + override;
+        }
       }
       const auto known = few_layer_runs_->find(key);
       if (known != few_layer_runs_->end()) {
         PlannedRun same = known->second;
+        same.overrides = std::move(run.overrides);
         same.changed = std::move(run.changed);
         same.problem.clear();
         check_memory(same);
@@ -1788,6 +1802,25 @@ class Search {
       (*few_layer_runs_)[key] = run;
     }
     return run;
+  }
+
+  /// Whether a run with these overrides has all on its device, with those of
+  /// Layout::on_device or without them.
+  bool keeps_on_device(const std::vector<std::string>& overrides) const {
+    const auto& placement = given_.engine.placement;
+    const MemoryBudget& memory = given_.engine.memory;
+    const auto is_device = [](const std::optional<MemoryTier>& tier) {
+      return tier.value_or(MemoryTier::kDevice) == MemoryTier::kDevice;
+    };
+    return !memory.device_bytes && !memory.host_bytes &&
+           is_device(placement.optimizer) && is_device(placement.gradients) &&
+           is_device(placement.parameters) &&
+           std::none_of(
+               overrides.begin(), overrides.end(), [](const auto& override) {
+                 return !is_of_device(override) &&
+                        (override.starts_with("memory.") ||
+                         override.starts_with("placement."));
+               });
   }
 
   /// Drops what is large, and not a part of an estimate.

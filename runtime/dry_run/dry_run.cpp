@@ -570,9 +570,11 @@ class DryOperator {
 
   void compute() {
     call_.for_each_tensor([&](const at::Tensor& tensor, size_t i) {
-      if (only_writes(op_.schema(), i) && tensor.has_storage() &&
-          tensor.nbytes() == tensor.storage().nbytes()) {
-        set_dry_values(data_of(tensor), true);
+      if (call_.writes(i) && tensor.has_storage() &&
+          (has_values(tensor) ||
+           (only_writes(op_.schema(), i) &&
+            tensor.nbytes() == tensor.storage().nbytes()))) {
+        set_dry_values(data_of(tensor), true); // it is written
       }
     });
     const DryValues values;

@@ -5,10 +5,13 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <map>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace tessera::runtime {
@@ -21,7 +24,7 @@ struct DryBlock {
   bool is_mapped;
   bool is_counted;
   std::atomic<bool> has_values;
-  bool had_values = has_values; ///< at any time: it may have been written
+  bool had_values; ///< at any time: it may have been written
 
   void count(int64_t change) const {
     if (is_counted) {
@@ -34,6 +37,8 @@ namespace {
 
 // Below it, a page of the system is not worth a mapping.
 constexpr size_t kSmallestMapped = size_t{64} << 10;
+// Below it, a block is not worth a page.
+constexpr size_t kSmallestPaged = size_t{4} << 10;
 // Written mappings above it, such as those of kernels that are tried, are given
 // back to the system: they would take its memory until the process ends.
 constexpr size_t kMostWrittenKept = size_t{32} << 20;
@@ -114,19 +119,7 @@ FreeMappings& free_mappings(bool were_written) {
   return were_written ? *written : *unwritten;
 }
 
-std::byte* take_memory(size_t bytes, bool is_mapped, bool has_values) {
-  if (!is_mapped) {
-    const size_t full = (bytes + kDryAlignment - 1) & ~(kDryAlignment - 1);
-    void* data = std::aligned_alloc(kDryAlignment, full);
-    TESSERA_CHECK(data != nullptr, "a dry run found no {} bytes", bytes);
-    std::fill_n(static_cast<std::byte*>(data), full, std::byte{0});
-    return static_cast<std::byte*>(data);
-  }
-  std::byte* free = has_values ? free_mappings(true).take(bytes) : nullptr;
-  free = free == nullptr ? free_mappings(false).take(bytes) : free;
-  if (free != nullptr) {
-    return free;
-  }
+std::byte* map_addresses(size_t bytes) {
   void* data = ::mmap(
       nullptr,
       bytes,
@@ -139,6 +132,83 @@ std::byte* take_memory(size_t bytes, bool is_mapped, bool has_values) {
       "a dry run found no {} bytes of addresses; raise the limit of virtual memory (ulimit -v)",
       bytes);
   return static_cast<std::byte*>(data);
+}
+
+/// Blocks of whole pages that are not worth a mapping each, of which there may
+/// be more than a process has mappings: those of experts, for one. They read as
+/// zeros, and take memory of the system only where they are written.
+class PagedBlocks {
+ public:
+  std::byte* take(size_t bytes, bool will_be_written) {
+    const size_t pages = pages_of(bytes);
+    const std::lock_guard lock(mutex_);
+    if (!unwritten_[pages].empty() &&
+        (!will_be_written || written_[pages].empty())) {
+      return last_of(unwritten_[pages]);
+    }
+    if (!written_[pages].empty()) {
+      std::byte* data = last_of(written_[pages]);
+      std::fill_n(data, bytes, std::byte{0});
+      return data;
+    }
+    const size_t full = pages * kSmallestPaged;
+    if (rest_ < full) {
+      next_ = map_addresses(kChunk);
+      rest_ = kChunk;
+    }
+    rest_ -= full;
+    return std::exchange(next_, next_ + full);
+  }
+
+  void keep(std::byte* data, size_t bytes, bool was_written) {
+    const size_t pages = pages_of(bytes);
+    const std::lock_guard lock(mutex_);
+    (was_written ? written_ : unwritten_)[pages].push_back(data);
+  }
+
+ private:
+  static constexpr size_t kChunk = size_t{256} << 20;
+  static constexpr size_t kMostPages = kSmallestMapped / kSmallestPaged;
+  using Blocks = std::array<std::vector<std::byte*>, kMostPages + 1>;
+
+  static size_t pages_of(size_t bytes) {
+    return (bytes + kSmallestPaged - 1) / kSmallestPaged;
+  }
+  static std::byte* last_of(std::vector<std::byte*>& blocks) {
+    std::byte* data = blocks.back();
+    blocks.pop_back();
+    return data;
+  }
+
+  std::mutex mutex_;
+  Blocks written_; ///< by pages
+  Blocks unwritten_;
+  std::byte* next_ = nullptr;
+  size_t rest_ = 0; ///< bytes from `next_`
+};
+
+PagedBlocks& paged_blocks() {
+  static auto* made = new PagedBlocks(); // never destroyed, as the blocks
+  return *made;
+}
+
+std::byte* take_memory(size_t bytes, bool is_mapped, bool has_values) {
+  if (!is_mapped && bytes >= kSmallestPaged) {
+    return paged_blocks().take(bytes, has_values);
+  }
+  if (!is_mapped) {
+    const size_t full = (bytes + kDryAlignment - 1) & ~(kDryAlignment - 1);
+    void* data = std::aligned_alloc(kDryAlignment, full);
+    TESSERA_CHECK(data != nullptr, "a dry run found no {} bytes", bytes);
+    std::fill_n(static_cast<std::byte*>(data), full, std::byte{0});
+    return static_cast<std::byte*>(data);
+  }
+  std::byte* free = has_values ? free_mappings(true).take(bytes) : nullptr;
+  free = free == nullptr ? free_mappings(false).take(bytes) : free;
+  if (free != nullptr) {
+    return free;
+  }
+  return map_addresses(bytes);
 }
 
 void free_block(void* data) {
@@ -180,7 +250,8 @@ c10::DataPtr DryHeap::make_block(
       bytes,
       is_mapped,
       is_counted,
-      has_values || !is_mapped};
+      has_values || !is_mapped,
+      has_values};
   DryBlocks& all = dry_blocks();
   {
     const std::lock_guard lock(all.mutex);
@@ -251,6 +322,9 @@ bool free_dry_block(void* data) {
         !free_mappings(block->had_values).keep(block->data, block->bytes)) {
       ::munmap(block->data, block->bytes);
     }
+  } else if (block->bytes >= kSmallestPaged) {
+    paged_blocks().keep(
+        block->data, block->bytes, block->had_values || block->has_values);
   } else {
     std::free(block->data);
   }

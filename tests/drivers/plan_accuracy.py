@@ -103,7 +103,7 @@ BF16 = "precision.parameters=bfloat16"
 HOST = ("--host-memory=64GiB",)
 SAMPLES = [
     Sample("GPT-2", GPT2, 1, 8, .4),
-    Sample("GPT-2, SGD", {**GPT2, **WITHOUT_DROPOUT}, 1, 8, .5,
+    Sample("GPT-2, SGD", {**GPT2, **WITHOUT_DROPOUT}, 1, 8, .7,
            ("optimizer.type=sgd", "optimizer.momentum=0.9")),
     Sample("GPT-2 in bfloat16, host", GPT2, 1, 4, .3, (BF16,), HOST),
     Sample("GPT-2, clipped", GPT2, 2, 8, .5, ("training.clip_grad_norm=1",)),
