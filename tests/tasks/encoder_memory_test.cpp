@@ -23,7 +23,7 @@ struct Subject {
   nlohmann::json changes; ///< of config.json
 };
 
-constexpr std::int64_t kRows = 3;
+constexpr std::int64_t kRows = 8;
 constexpr std::int64_t kLength = 64;
 
 std::shared_ptr<zoo::Model> model_of_four_layers(const Subject& subject) {
