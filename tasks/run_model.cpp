@@ -218,7 +218,6 @@ std::vector<runtime::NamePatterns> freeze_parameters(
       "model.train and model.freeze leave no parameter to train; change them");
   return {std::move(trained), std::move(frozen)};
 }
-}
 
 Engine wrap_model(
     World& world,
