@@ -246,9 +246,9 @@ Engine wrap_model(
       check_used_on_any_rank(of_key, *ranks);
     }
   }
+  config.engine.other_names = checkpoint_names(*model);
   EngineOptions options = config.engine;
   add_lora_rates(config, options.optimizer, *model);
-  options.other_names = checkpoint_names(*model);
   return {world, model, std::move(options)};
 }
 

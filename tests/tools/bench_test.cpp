@@ -282,9 +282,8 @@ TEST(Bench, OperatorsOfTrainingReplaceRatesOfTheCpu) {
         "aten::gelu_backward BFloat16 backward",
         "tessera::gated_activation BFloat16",
         "aten::_softmax Float",
-        "aten::_scaled_dot_product_flash_attention_for_cpu BFloat16",
-        "aten::_scaled_dot_product_flash_attention_for_cpu_backward Float "
-        "backward"}) {
+        "tessera::pattern_attention BFloat16",
+        "tessera::pattern_attention_backward Float backward"}) {
     EXPECT_TRUE(found.contains(name)) << name;
   }
   for (const char* name :
