@@ -74,7 +74,7 @@ void finish_tokens(
   check_model_source(reader, config);
   const auto data = reader.get_object("data");
   zoo::TokenDataOptions& tokens = config.as<LanguageModelOptions>().tokens;
-  if (config.hub_files != HubFiles::kNone) {
+  if (are_fetched(config.hub_files)) {
     tokens.objective.tokenizer =
         runtime::local_path(tokens.objective.tokenizer, /*weights=*/false);
   }

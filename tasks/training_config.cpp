@@ -134,7 +134,7 @@ void check_model_source(
   }
   // Plans need no weights.
   if (config.lora && config.model_folder.empty() &&
-      config.hub_files != HubFiles::kDescriptions) {
+      are_for_training(config.hub_files)) {
     model.fail("lora", "an adapter needs existing weights: set model.folder");
   }
   if (!config.lora) {
@@ -463,7 +463,7 @@ void check_named(TrainingConfig& config) {
 std::string fetch_named(
     const runtime::ConfigReader& reader,
     TrainingConfig& config) {
-  if (config.hub_files == HubFiles::kNone) {
+  if (!are_fetched(config.hub_files)) {
     check_named(config);
     return config.model_folder.string();
   }

@@ -67,7 +67,16 @@ enum class HubFiles {
   kAll,
   kDescriptions, ///< not weights and data: for plans
   kNone, ///< for checks: names are only read
+  kNoneOfDescriptions, ///< for checks of plans
 };
+
+inline bool are_fetched(HubFiles files) {
+  return files == HubFiles::kAll || files == HubFiles::kDescriptions;
+}
+/// Whether weights and data are needed, at last.
+inline bool are_for_training(HubFiles files) {
+  return files == HubFiles::kAll || files == HubFiles::kNone;
+}
 
 /// What all kinds of tasks have, and the options of one. Paths are relative to
 /// the working directory; see resolve_config_paths().

@@ -1219,7 +1219,7 @@ int run_plan(int argc, char** argv) {
         arguments.config,
         arguments.overrides,
         nullptr,
-        tasks::HubFiles::kDescriptions);
+        tasks::HubFiles::kNoneOfDescriptions);
   };
   if (const auto code = parse_arguments(app, argc, argv, check)) {
     return *code;

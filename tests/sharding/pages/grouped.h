@@ -14,6 +14,7 @@ inline std::vector<sharding::PageSpec> grouped(
     const GroupPolicy& policy,
     std::vector<ModuleRule> rules = {}) {
   const sharding::ModuleChoices choices(module, std::move(rules));
+  choices.check_all_match();
   return sharding::group_parameters(
       module,
       sharding::take_parameter_census(module, choices),
