@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 // A small model of each family of the zoo, by the name of its fixture, and its
-// training. scripts/gpu_tests.sh packs what the list names.
+// training. scripts/gpu_tests.sh packs those of the smoke test on CUDA.
 
 #include "tessera/engine/engine.h"
 #include "tessera/sharding/lazy/move_module.h"
