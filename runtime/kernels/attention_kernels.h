@@ -46,12 +46,23 @@ struct DroppedWeights {
   int64_t first_head = 0; ///< number of the first query head in the layer
   int64_t layer_heads = 0;
 
+  // Always inline: what is compiled for an instruction set is called there.
+
   /// The key of a query for keyed_bits().
-  uint64_t key_of(int64_t batch, int64_t head, int64_t queries, int64_t query)
-      const {
+  [[gnu::always_inline]] uint64_t key_of(
+      int64_t batch,
+      int64_t head,
+      int64_t queries,
+      int64_t query) const {
     const int64_t row =
         (batch * layer_heads + first_head + head) * queries + query;
     return mix_bits(seed ^ split_mix(static_cast<uint64_t>(row)));
+  }
+
+  /// What the weight of a key is multiplied with.
+  [[gnu::always_inline]] float kept(uint64_t query_key, int64_t key) const {
+    const uint32_t bits = keyed_bits(query_key, static_cast<uint32_t>(key));
+    return bits < threshold ? 0 : factor;
   }
 };
 

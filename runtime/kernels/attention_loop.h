@@ -363,11 +363,9 @@ void attention_keep(
     float* kept) {
   const DroppedWeights dropped = all.dropped; // which nothing writes to
   const uint64_t key = dropped.key_of(unit.batch, head, all.queries, query);
-  const auto first =
-      static_cast<uint32_t>(unit.component.key_begin + block.begin);
+  const int64_t first = unit.component.key_begin + block.begin;
   for (int64_t i = 0; i < block.columns; ++i) {
-    const uint32_t bits = keyed_bits(key, first + static_cast<uint32_t>(i));
-    kept[i] = bits < dropped.threshold ? 0 : dropped.factor;
+    kept[i] = dropped.kept(key, first + i);
   }
 }
 

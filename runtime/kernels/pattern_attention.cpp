@@ -336,9 +336,7 @@ at::Tensor kept_weights(
       for (int64_t i = 0; i < query.size(2); ++i) {
         const uint64_t key = dropped.key_of(b, head, query.size(2), i);
         for (int64_t k = 0; k < keys; ++k) {
-          *to++ = keyed_bits(key, static_cast<uint32_t>(k)) < dropped.threshold
-                      ? 0
-                      : dropped.factor;
+          *to++ = dropped.kept(key, k);
         }
       }
     }
@@ -353,7 +351,8 @@ AttentionArguments arguments_of(
     const at::Tensor& out,
     const at::Tensor& log_sums,
     double scale,
-    const DroppedWeights& dropped) {
+    const at::Tensor& drawn,
+    const AttentionDropout& dropout) {
   return {
       .type = detail::low_precision_of(query),
       .group = query.size(1) / key.size(1),
@@ -367,7 +366,7 @@ AttentionArguments arguments_of(
       .value = matrix_of(value),
       .out = matrix_of(out),
       .log_sums = log_sums.mutable_data_ptr<float>(),
-      .dropped = dropped};
+      .dropped = dropped_weights(drawn, dropout)};
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> pattern_attention_of_cpu(
@@ -408,7 +407,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> pattern_attention_of_cpu(
       out,
       log_sums,
       scale,
-      dropped_weights(drawn, {dropout, first_head, layer_heads}));
+      drawn,
+      {dropout, first_head, layer_heads});
   const ScheduledPattern pattern(
       first, end, seen, global_keys, query.size(0), query.size(2), keys);
   const AttentionKernel& kernel = attention_kernel(best_isa());
@@ -462,7 +462,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> pattern_attention_backward_of_cpu
       out,
       log_sums,
       scale,
-      dropped_weights(drawn, {dropout, first_head, layer_heads}));
+      drawn,
+      {dropout, first_head, layer_heads});
   all.gradient = matrix_of(gradient);
   all.query_gradient = matrix_of(of_query);
   all.key_gradient = matrix_of(of_key);

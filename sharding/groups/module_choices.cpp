@@ -47,9 +47,8 @@ ModuleChoices::ModuleChoices(
   }
   const auto modules = root.named_modules("", /*include_self=*/false);
   const OtherNames module_names =
-      other_names.empty()
-          ? OtherNames()
-          : runtime::other_module_names(modules.keys(), other_names);
+      rules_.empty() ? OtherNames()
+                     : runtime::other_module_names(modules.keys(), other_names);
   const auto is_for = [&](size_t rule,
                           const std::string& name,
                           const OtherNames& others) {
