@@ -66,6 +66,21 @@ InitOptions init_options(const DeviceOptions& options) {
       .use_cuda = options.device != DeviceChoice::kCpu};
 }
 
+void use_operators(const DeviceOptions& options, const at::Device& device) {
+  const bool fuses = options.fused == FusedOperators::kAuto;
+  runtime::use_fused_operators(fuses);
+  if (device.is_cpu()) {
+    set_cpu_matmul(options.matmul);
+    runtime::plan_padded_products(fuses); // for CUDA
+  } else {
+    // LibTorch's own default has convolutions in TF32 and products in float32.
+    const bool tf32 = options.cuda_matmul == CudaMatmul::kTf32;
+    at::globalContext().setAllowTF32CuBLAS(tf32);
+    at::globalContext().setAllowTF32CuDNN(tf32);
+    runtime::use_fast_operators(fuses, device.type());
+  }
+}
+
 World& init_on(const DeviceOptions& options) {
   World& world = init(init_options(options));
   if (options.device == DeviceChoice::kCuda && world.device().is_cpu()) {
@@ -74,18 +89,7 @@ World& init_on(const DeviceOptions& options) {
         "device is 'cuda', but this process has no CUDA device: {}. Set device=auto or device=cpu to train on the CPU.",
         reason.empty() ? "TESSERA_CUDA=0 is set" : reason);
   }
-  const bool fuses = options.fused == FusedOperators::kAuto;
-  runtime::use_fused_operators(fuses);
-  if (world.device().is_cpu()) {
-    set_cpu_matmul(options.matmul);
-    runtime::plan_padded_products(fuses); // for CUDA
-  } else {
-    // LibTorch's own default has convolutions in TF32 and products in float32.
-    const bool tf32 = options.cuda_matmul == CudaMatmul::kTf32;
-    at::globalContext().setAllowTF32CuBLAS(tf32);
-    at::globalContext().setAllowTF32CuDNN(tf32);
-    runtime::use_fast_operators(fuses, world.device().type());
-  }
+  use_operators(options, world.device());
   return world;
 }
 

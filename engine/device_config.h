@@ -47,9 +47,13 @@ void visit_fields(runtime::OptionFields& fields, DeviceOptions& options);
 
 InitOptions init_options(const DeviceOptions& options);
 
+/// Selects the implementations of operators on the device, for the process: of
+/// matrix products, and of what kernels of our own compute.
+void use_operators(const DeviceOptions& options, const at::Device& device);
+
 /// Joins the job (tessera::init()) with the requested device as World::device()
-/// and selects the implementation of matrix products on it, for the process.
-/// Call it before anything asks LibTorch about CUDA.
+/// and has it use_operators(). Call it before anything asks LibTorch about
+/// CUDA.
 /// @throws tessera::Error for kCuda without a CUDA device, with the reason.
 World& init_on(const DeviceOptions& options);
 

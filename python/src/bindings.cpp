@@ -164,6 +164,9 @@ void bind_job(py::module_& module) {
       py::arg("options"),
       py::return_value_policy::reference,
       ReleaseGil());
+  module.def("use_default_operators", [] { // of the CPU
+    engine::use_operators(engine::DeviceOptions(), at::kCPU);
+  });
 }
 
 void bind_modules(py::module_& module) {

@@ -35,6 +35,13 @@ def init(**options):
     return _world
 
 
+def use_operators():
+    """Selects the operators that init() without options would, for a plan; after
+    init(), they are its own. On a CUDA device they come with the job alone."""
+    if _world is None and not torch.cuda.is_available():
+        _C.use_default_operators()
+
+
 def _meeting_place():
     """The store, rank and number of ranks of torch.distributed, if it is used."""
     if not (torch.distributed.is_available()

@@ -14,6 +14,7 @@ import torch
 
 from tessera import _C
 from tessera.engine import merge_options, refuse_twice
+from tessera.job import use_operators
 from tessera.options import whole_number
 from tessera.tree import Tree, persistent_buffers
 
@@ -30,7 +31,8 @@ def plan(model, config, batch, *, loss=None, world_size=1, rank=0,
     they would be in a job, but operators do not compute. What the forward reads
     from tensors that it has computed, by item(), tolist() or numpy(), is zero
     (`assumptions` of the result); the batch has its values. The model stays as
-    it is, and may be made by lazy(). Plan before wrap().
+    it is, and may be made by lazy(). Plan before wrap(), and after init() if that
+    is given options.
 
     config: as for wrap(), or None.
     batch: that of one rank, tensors on the CPU: a dict of keyword arguments, a
@@ -93,6 +95,7 @@ def plan(model, config, batch, *, loss=None, world_size=1, rank=0,
     _check_names(options)
     refuse_twice("plan", options, "memory", "nvme_path", nvme_path)
     values, source = merge_options("plan", model, config, zero_stage, options)
+    use_operators()
     if device_memory is not None:
         for name, value, searched in (("rank", rank, 0), ("steps", steps, 2)):
             if value != searched:

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans of training steps, against what LibTorch's allocator counts."""
 import json
+import os
 import pathlib
+import subprocess
+import sys
 
 import numpy
 import torch
@@ -368,6 +371,34 @@ class WideLayer(torch.nn.Module):
         return x + self.down(torch.nn.functional.gelu(self.up(x)))
 
 
+UNJOINED = """
+import torch, tessera
+model = torch.nn.Linear(256, 4000, bias=False)
+rows = torch.zeros(512, 256)
+labels = torch.zeros(512, dtype=torch.long)
+def peak():
+    return tessera.plan(
+        model, {"optimizer": {"type": "adamw"}}, rows, device="cpu",
+        loss=lambda found: torch.nn.functional.cross_entropy(found, labels)
+    ).peak_bytes
+first = peak()
+tessera.init()
+print(first, peak())
+"""
+
+
+def counts_the_operators_of_the_run(world):
+    """Those that wrap() will choose, before it has."""
+    alone = {name: value for name, value in os.environ.items()
+             if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK",
+                             "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")}
+    found = subprocess.run(
+        [sys.executable, "-c", UNJOINED], env=alone, capture_output=True,
+        text=True, check=True)
+    before, after = found.stdout.split()[-2:]
+    assert before == after, (before, after)
+
+
 class WideNet(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -398,4 +429,5 @@ if __name__ == "__main__":
     _C.count_cpu_bytes()
     main([peaks, peaks_elsewhere, other_jobs, says_what_is_read,
           leaves_the_model, refuses, searches, finds_what_programs_find,
+          counts_the_operators_of_the_run,
           plans_given_batches, refuses_searches])
